@@ -2,14 +2,11 @@
 
 import ast
 import importlib
-import os
 import re
-import shutil
 import sys
 
 import pytest
 from conftest import REPOSITORY, run
-from fault_table import BEGIN, END, TITLES
 from pydantic import BaseModel
 
 from common.platform.cli import option_name
@@ -162,7 +159,7 @@ OTHERS = re.findall(
     "--[a-z-]+",
     "--bind-to --map-by --oversubscribe --allow-run-as-root --nodes --ntasks-per-node --gpus-per-node --exclusive"
     " --signal --requeue --distribution --standalone --nnodes --node-rank --nproc-per-node --no-python"
-    " --shm-size --entrypoint-resources --fault-table --compile-bytecode",
+    " --shm-size --entrypoint-resources --compile-bytecode",
 )
 
 
@@ -190,10 +187,3 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
             text,
         ):
             assert (REPOSITORY / name).exists() or "NAME" in name, f"{path.name} names {name}"
-
-
-def test_the_table_of_faults_has_all_of_them():
-    """A command writes the table, see tests/fault_table.py."""
-    text = (REPOSITORY / "docs" / "reliability.md").read_text()
-    rows = text.split(BEGIN)[1].split(END)[0].splitlines()
-    assert [title for title in TITLES.values() if not any(row.startswith(f"| {title} | ") for row in rows)] == []

