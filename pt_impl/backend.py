@@ -47,7 +47,6 @@ class Torch(Backend):
     """
 
     profiler = TorchProfiler()
-    process_per_device = True
     strategies: tuple[Strategy, ...] = replicas.STRATEGIES
     device: torch.device
 

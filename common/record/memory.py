@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from common.platform.ending import free_reserve
 from common.platform.errors import OutOfMemoryError
 from common.resolve import describe_devices
 from common.spec.options import TrainConfig
@@ -26,7 +25,6 @@ def out_of_memory_as_user_error(
     try:
         yield
     except Exception as error:
-        free_reserve()
         if not ran_out(error):
             raise
         evaluation, device = f"--eval-batch-size {config.eval_batch_size}", describe_devices(config, device_name)

@@ -21,7 +21,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import ClassNames, TrainConfig
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -51,8 +51,7 @@ class RunResult(BaseModel):
       warmup_steps: number of steps left out of `images_per_second`, including the first step.
       images_per_second: training examples divided by training seconds, all devices together; null if no step is left
         after warm-up.
-      wall_seconds: from the start of the first process until this file was written, without `stopped_seconds`.
-      stopped_seconds: while training, the process was stopped for so long, as by Ctrl-Z; no other time contains them.
+      wall_seconds: from the start of the first process until this file was written.
       phase_seconds: the parts of `wall_seconds`, see `common.record.timeline`; they add up to it.
       peak_memory_bytes: resident memory of all the run's processes, see `common.platform.machine`.
       device_peak_memory_bytes: memory of the GPUs, summed; null on the CPU.
@@ -81,7 +80,7 @@ class RunResult(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[16]
+    schema_version: Literal[17]
     implementation: Text
     config: TrainConfig
     config_sha256: Sha256
@@ -104,7 +103,6 @@ class RunResult(BaseModel):
     epoch_train_seconds: list[Seconds]
     eval_seconds: list[Seconds]
     wall_seconds: Seconds
-    stopped_seconds: Seconds
     warmup_steps: Natural
     images_per_second: float | None = Field(gt=0, allow_inf_nan=False)
     phase_seconds: dict[Phase, Seconds]

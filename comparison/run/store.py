@@ -79,7 +79,7 @@ class Run:
         if self.result is None:
             return {}
         seconds = dict(self.result.phase_seconds)
-        after = self.record.process_seconds - self.result.wall_seconds - self.result.stopped_seconds
+        after = self.record.process_seconds - self.result.wall_seconds
         seconds["rest"] += max(0.0, after)
         return {phase: seconds[phase] for phase in SHOWN_PHASES}
 
