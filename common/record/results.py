@@ -12,7 +12,6 @@ from common.platform.files import (
     Natural,
     Text,
     invalid_file_error,
-    read_bytes,
     read_json_model,
     write_json_model,
 )
@@ -247,7 +246,7 @@ def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:
     """The lines of one kind in `metrics.jsonl`, in the order written; an unfinished last line is left out."""
     path = run_dir / METRICS_FILE
     try:
-        content = read_bytes(path)
+        content = path.read_bytes()
     except FileNotFoundError:
         return []
     except OSError as error:

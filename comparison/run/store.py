@@ -193,7 +193,7 @@ def load_run(run_dir: Path, record: Record) -> Run:
     try:
         result, losses, epochs = read_result(run_dir), read_step_losses(run_dir), read_metrics(run_dir, EpochLine)
         turns = read_metrics(run_dir, TurnLine)
-        check_files(run_dir, record, result, losses, epochs, turns)
+        check_files(run_dir, record, result, losses)
     except UserError as error:
         return Run(record.model_copy(update={"failure": printable(str(error)), "files_sha256": None}), run_dir)
     return Run(record, run_dir, result, losses, epochs, turns)
