@@ -440,11 +440,6 @@ def test_pixels_without_a_known_white_are_refused(tmp_path, kind, what):
         read_image(tmp_path / "image.tif", (64, 64, 1), "stretch")
 
 
-def test_what_is_no_file_is_not_waited_for(images):
-    os.mkfifo(images / "red" / "pipe.png")
-    make(images)
-
-
 @pytest.mark.parametrize("name", [b"gr\xfcn", b"two\nlines", b"\x1b[31mred"])
 def test_a_folder_whose_name_can_not_be_shown_is_refused(images, name):
     (images / "red").rename(images / os.fsdecode(name))
