@@ -1,4 +1,4 @@
-"""Rules of the code: what each file may import, and that all implementations have the same layout."""
+"""Rules of the code: what each file may import, nothing private of a framework, documents that name what exists."""
 
 import ast
 import importlib
@@ -146,14 +146,6 @@ def test_that_test_sees_what_would_be_private(tmp_path):
         assert set(private_names(path)), line
 
 
-@pytest.mark.parametrize("name", (*LOOPS, *TRAINERS))
-def test_the_plain_path_imports_what_a_mode_adds_only_where_the_mode_asks_for_it(name):
-    for mode in ("tuning", "tutorial"):
-        for path in set((REPOSITORY / name).glob("*.py")) - {REPOSITORY / name / f"{mode}.py"}:
-            top = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
-            assert not [one for one in map(ast.unparse, top) if mode in one], path
-
-
 # Options of the other programs that documents name: sbatch, mpirun, torchrun, docker, pytest, uv.
 OTHERS = re.findall(
     "--[a-z-]+",
@@ -187,3 +179,11 @@ def test_the_documents_are_whole_and_name_only_options_that_exist():
             text,
         ):
             assert (REPOSITORY / name).exists() or "NAME" in name, f"{path.name} names {name}"
+
+
+def test_every_promise_has_its_test():
+    promises = re.findall(
+        r"^\|.*\| `(test_\w+)` \|$", (REPOSITORY / "docs" / "reliability.md").read_text(), re.MULTILINE
+    )
+    tests = "".join(path.read_text() for path in REPOSITORY.glob("tests/**/test_*.py"))
+    assert len(promises) > 20 and [name for name in promises if f"def {name}(" not in tests] == []

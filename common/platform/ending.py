@@ -17,7 +17,6 @@ from common.platform.launch import STARTED_BY, Launch
 from common.platform.output import ignore_broken_pipe
 from common.platform.processes import join_process_family, leave_process_family
 
-OTHERS_WRITE = 0o002  # permission that no new file gets, whatever the user's umask is
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a parent process may both send it
 CLOSING_SECONDS = 5  # after a signal, for `at_signal`
@@ -76,7 +75,6 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     ignore_broken_pipe()
     if not os.environ.get("COLUMNS", "80").strip("0"):
         del os.environ["COLUMNS"]  # in a terminal with zero columns nothing would be shown
-    os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
     launch, status = None, 0
     try:
         launch = Launch.read()

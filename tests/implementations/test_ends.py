@@ -3,7 +3,6 @@
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -59,7 +58,7 @@ def end_of(process, family, tmp_path):
 
     Fails if a process, a stack trace, a temporary file or a result is left.
     """
-    err = process.communicate(timeout=30)[1]
+    err = process.communicate(timeout=60)[1]
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive and "Traceback" not in err, err
     assert process.returncode == -signal.SIGKILL or not list((tmp_path / "temporary").iterdir())
@@ -96,17 +95,25 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_stack_trace(tmp_path, program)
         assert str(REPOSITORY / program) not in err, err  # a stack trace from before is the interpreter's own
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_ctrl_c_while_it_is_built_leaves_nothing(tmp_path, implementation):
+    command = (*program_of(implementation), "--devices", 2, *CPU, "--run-dir", tmp_path / "r")
+    process = start_process(command, stdout=subprocess.DEVNULL)
+    wait_for((tmp_path / "r" / "config.json").exists, 120)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    os.killpg(process.pid, signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and f"python -m {implementation}_impl: interrupted\n" in err
+    assert str(REPOSITORY) not in err, err  # a replica that just starts may print a stack trace of the interpreter
+    assert not psutil.wait_procs(family, timeout=10)[1] and not (tmp_path / "r" / "result.json").exists()
+
+
 ENDS = [
     pytest.param("tf", "SIGTERM", "first", marks=SLOW),
-    pytest.param("keras", "SIGTERM", "first", marks=SLOW),
-    pytest.param("pt", "SIGTERM", "first", marks=SLOW),
-    ("ptl", "SIGTERM", "first"),
-    pytest.param("ptl", "SIGTERM", "all", marks=SLOW),
-    pytest.param("ptl", "SIGUSR1", "all", marks=SLOW),
-    pytest.param("tf", "SIGHUP", "first", marks=SLOW),
     pytest.param("jax", "SIGTERM", "first", marks=SLOW),
-    pytest.param("pt", "SIGTERM", "last", marks=SLOW),
-    pytest.param("ptl", "SIGTERM", "last", marks=SLOW),
+    pytest.param("pt", "SIGTERM", "first", marks=SLOW),
+    pytest.param("ptl", "SIGTERM", "all", marks=SLOW),
     pytest.param("pt", "SIGKILL", "last", marks=SLOW),
     pytest.param("ptl", "SIGKILL", "last", marks=SLOW),
     ("pt", "SIGKILL", "first"),
@@ -162,7 +169,7 @@ def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
     ("implementation", "devices"),
     [
         ("pt", 1),
-        *(pytest.param(*case, marks=SLOW) for case in (("pt", 2), ("ptl", 1), ("ptl", 2), ("tf", 1), ("keras", 2))),
+        *(pytest.param(*case, marks=SLOW) for case in (("pt", 2), ("ptl", 2), ("tf", 1))),
     ],
 )
 def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_path, implementation, devices):
@@ -185,17 +192,6 @@ def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_run_folder_that_is_gone_is_reported_in_one_line(training, tmp_path, implementation):
-    process, family = training(implementation)
-    shutil.rmtree(tmp_path / "r")
-    status, (line,) = end_of(process, family, tmp_path)
-    assert status == 1
-    assert line.startswith(f"python -m {implementation}_impl: error: {tmp_path / 'r'}")
-    assert line.endswith("cannot be written: No such file or directory")
-
-
 @pytest.mark.parametrize("implementation", ["pt", "ptl"])
 def test_what_a_launcher_would_have_set_is_refused_without_one(tmp_path, implementation):
     command = (*program_of(implementation), *CPU, "--run-dir", tmp_path / "r")
@@ -215,20 +211,3 @@ def test_a_limit_of_memory_that_its_libraries_exceed_is_reported_in_one_line(tmp
     (line,) = (one for one in err.splitlines() if one.startswith("python -m "))
     assert f"{implementation}_impl: error: not enough memory; is there a limit, as of ulimit -v? (" in line
     assert "Traceback" not in err
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root makes a network without lo")
-@pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
-def test_without_a_loopback_interface_there_is_a_line(tmp_path, implementation):
-    command = ("unshare", "-n", *program_of(implementation), *CPU, "--devices", 2)
-    if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
-        pytest.skip("no namespaces here")
-    (line,) = run(*command, "--run-dir", tmp_path / "r", expect=2).stderr.splitlines()
-    assert "--devices 2: the replicas need the loopback interface, and 127.0.0.1 can't be reached: " in line
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("port", ["nonsense", pytest.param("99999", marks=SLOW)])
-def test_lightning_needs_no_port_of_the_environment(tmp_path, port):
-    options = (*CPU, "--devices", 2, "--max-steps", 2, "--run-dir", tmp_path / "r")
-    run(sys.executable, "-m", "ptl_impl", *options, MASTER_PORT=port, MASTER_ADDR="nowhere.invalid")

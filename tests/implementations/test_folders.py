@@ -1,11 +1,9 @@
-"""Folders and ports that a run can't use: it prints one line and leaves no partial result, and a second try works."""
-
-import socket
+"""Folders that a run can't use: it prints one line and leaves no partial result, and a second try works."""
 
 import pytest
 from conftest import CPU, IMPLEMENTATIONS, program_of, remount, run, train
 
-from common.record.results import read_result, read_step_losses
+from common.record.results import read_step_losses
 
 SLOW = pytest.mark.slow
 SHORT = (*CPU, "--train-size", 200, "--epochs", 2, "--devices", 2)
@@ -70,12 +68,3 @@ def test_a_folder_that_nobody_may_write_to_is_refused_at_once(small_disk, implem
     assert line == f"python -m {implementation}_impl: error: --run-dir {disk / 'r'}: Read-only file system"
     remount(disk, "rw")
     train(implementation, disk / "r", *SHORT, "--dry-run", "true")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("implementation", [pytest.param("pt", marks=SLOW), "ptl"])
-def test_the_port_of_the_environment_may_be_taken(tmp_path, implementation):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-        run(*program(implementation, "--run-dir", tmp_path / "r"), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    assert read_result(tmp_path / "r").devices == 2
