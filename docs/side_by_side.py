@@ -44,9 +44,6 @@ SECTIONS = {
     },
     "The parts of a training": dict.fromkeys((name for group in GROUPS for name in group), ["Parts", "make_parts"]),
 }
-ELSEWHERE = {
-    "ptl": ["Classifier.configure_optimizers", "Classifier.on_train_start"]
-}  # methods that are not in any section
 INTRODUCTION = """# Side by side
 
 What is written for the same training in each framework: functions and classes of each `train.py`, and of `parts.py`

@@ -35,7 +35,6 @@ class Jax(Backend):
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         self.mesh = replicas.make_mesh(experiment.config, launch)
-        self.process_per_device = launch.world_size is not None
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment, self.mesh, recorder), recorder)

@@ -19,7 +19,6 @@ from common.platform.ending import as_program, ctrl_c_waits, end_by_signal, hold
 from common.platform.errors import UserError, replica_ended_error
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
-from common.platform.rendezvous import check_loopback
 from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
@@ -47,7 +46,6 @@ class Torch(Backend):
     """
 
     profiler = TorchProfiler()
-    process_per_device = True
     strategies: tuple[Strategy, ...] = replicas.STRATEGIES
     device: torch.device
 
@@ -57,8 +55,6 @@ class Torch(Backend):
         )
         config = resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
         check_compiler(config)
-        if replicas.has_group(config) and Launch.read().world_size is None:
-            check_loopback(config.devices)
         if config.strategy == "pipeline" and config.precision == "16-mixed":
             raise UserError(
                 "--precision 16-mixed: not with --strategy pipeline, whose stages share no scale of the loss"

@@ -14,11 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import fault_table
 import preloaded
 import psutil
 import pytest
-from fault_table import fault  # noqa: F401 - a fixture of all tests
 
 from common import implementations
 from common.record.results import StepLine, read_metrics
@@ -56,17 +54,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 CODE = ("common", "comparison", *{implementations.folder_of(name) for name in implementations.IMPLEMENTATIONS})
 
 
-def pytest_addoption(parser):
-    fault_table.add_option(parser)
-
-
-def pytest_configure(config):
-    fault_table.configure(config)
-
-
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves slow tests out
 def pytest_collection_modifyitems(config, items):
-    fault_table.mark(items)
     unknown = set()
     known = set()
     for item in items:

@@ -9,8 +9,8 @@ from conftest import CODE, REPOSITORY
 # From the lowest to the highest.
 FLOORS = [
     "common.platform",
-    "common.implementations",
     "common.spec",
+    "common.implementations",
     "common.data",
     "common.resolve",
     "common.experiment",

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
-from common.platform.files import open_regular_file, read_json_model, write_json_model
+from common.platform.files import read_json_model, write_json_model
 from common.platform.processes import user_cache
 from common.spec.options import MAX_SIDE, ClassNames
 
@@ -94,8 +94,7 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
 def open_array(path: Path) -> NDArray[Any]:
     """An array file, memory-mapped. Raises UserError if it is missing or damaged."""
     try:
-        with open_regular_file(path):
-            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # noqa: BLE001 - of a damaged header NumPy raises whatever Python's own parser does
         raise UserError(f"{path}: not a readable .npy file: {error}") from None
     return array

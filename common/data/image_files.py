@@ -12,7 +12,7 @@ from PIL import Image, ImageOps
 
 from common.data.image_listing import Fit
 from common.platform.errors import UserError
-from common.platform.files import file_error_reason, open_regular_file
+from common.platform.files import file_error_reason
 from common.spec.options import ImageShape
 
 # Pixels that an image may have: reading takes up to 16 bytes for each, however small the file is. Pillow warns above
@@ -56,7 +56,7 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow, about damaged metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with open_regular_file(path), Image.open(path) as opened:
+            with Image.open(path) as opened:
                 opened.draft(mode, (width, height))  # decodes a JPEG no larger than needed
                 image, white_assumed = _in_bytes(opened, ImageOps.exif_transpose(opened), path)
                 image, background_assumed = _on_white(image)

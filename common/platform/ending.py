@@ -14,11 +14,9 @@ from typing import ClassVar, NoReturn
 
 from common.platform.errors import OutOfMemoryError, StoppedAtCheckpoint, UserError, describe_signal
 from common.platform.launch import STARTED_BY, Launch
-from common.platform.output import LastingFile, make_output_last
+from common.platform.output import ignore_broken_pipe
 from common.platform.processes import join_process_family, leave_process_family
 
-OTHERS_WRITE = 0o002  # permission that no new file gets, whatever the user's umask is
-RESERVE_BYTES = 2**15  # so small that the C library keeps it for small objects when it is freed
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a parent process may both send it
 CLOSING_SECONDS = 5  # after a signal, for `at_signal`
@@ -49,13 +47,11 @@ class _Own:
     """What the end of this process needs.
 
     Attributes:
-      reserve: memory for the message that there is none left.
       program: the program's name, if this process prints the line about a signal.
       held: set inside `hold_signals`.
       closing: see `at_signal`.
     """
 
-    reserve: bytes | None = None
     program: str | None = None
     held: HeldSignal | None = None
     closing: ClassVar[list[Callable[[], object]]] = []
@@ -76,11 +72,10 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         node prints what its node may lack: a file, a device, a connection. None: True for the first process of the run,
         according to the launcher's environment variables.
     """
-    make_output_last(program)
+    ignore_broken_pipe()
     if not os.environ.get("COLUMNS", "80").strip("0"):
         del os.environ["COLUMNS"]  # in a terminal with zero columns nothing would be shown
-    os.umask(os.umask(OTHERS_WRITE) | OTHERS_WRITE)
-    launch, status, _Own.reserve = None, 0, bytes(RESERVE_BYTES)
+    launch, status = None, 0
     try:
         launch = Launch.read()
         shown = launch.is_first if shown is None else shown
@@ -112,7 +107,6 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
             print(end.code, file=sys.stderr)
         status = 1 if isinstance(end.code, str) else end.code or 0
     except Exception as error:
-        free_reserve()
         if not _lacks_memory(error):
             if shown is False:
                 time.sleep(FIRST_SECONDS)
@@ -121,11 +115,6 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         print(f"{program}: error: not enough memory; is there a limit, as of ulimit -v? ({message})", file=sys.stderr)
         status = 1
     exit_now(status)
-
-
-def free_reserve() -> None:
-    """Makes a little memory available again when the process has run out of it."""
-    _Own.reserve = None
 
 
 def _lacks_memory(error: Exception) -> bool:
@@ -242,4 +231,4 @@ def exit_now(status: int = 0) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(RuntimeError):  # a signal has interrupted a write
             stream.flush()
-    os._exit(status or int(LastingFile.failed))
+    os._exit(status)

@@ -3,21 +3,17 @@
 Nothing is unpickled: arrays are stored by name in safetensors files.
 """
 
-import errno
 import fcntl
 import hashlib
-import io
 import os
 import secrets
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import IO, Annotated, Any, TypeVar
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
@@ -27,8 +23,6 @@ from common.platform.ending import at_signal
 from common.platform.errors import FileError, UserError, printable
 
 Arrays = dict[str, NDArray[Any]]
-MOST_BYTES = 2**30  # limit for a file that is read as a whole; the largest are metrics of many millions of steps
-MOST_JSON_BYTES = 2**26
 END_BYTES = 2**16
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -65,51 +59,17 @@ def file_error_reason(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-# --- Files and locks in folders that may come from anybody ---
-
-
-def open_regular_file(path: Path, mode: str = "rb", flags: int = 0) -> io.BufferedIOBase:
-    """Opens a file. `flags` are added to those of open(2), such as `os.O_NOFOLLOW` to refuse a link.
-
-    Raises:
-      OSError: the file can't be opened, or is not a regular one: reading a pipe or a device may never end.
-    """
-
-    def opener(name: str, given: int) -> int:
-        descriptor = os.open(name, given | flags | os.O_NONBLOCK, 0o666)  # does not wait for the writer of a pipe
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "Is a directory" if stat.S_ISDIR(mode) else "not a regular file", name)
-        return descriptor
-
-    try:
-        return cast(io.BufferedIOBase, open(path, mode, opener=opener))
-    except OSError as error:
-        if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
-            raise OSError(errno.ELOOP, "is a link to another file", str(path)) from None
-        raise
-
-
-def read_bytes(path: Path, most: int = MOST_BYTES, flags: int = 0) -> bytes:
-    """The content of a regular file. Raises OSError if it can't be read, or has more than `most` bytes."""
-    with open_regular_file(path, flags=flags) as file:
-        if os.fstat(file.fileno()).st_size > most:
-            raise OSError(errno.EFBIG, f"has more than {most:,} bytes", str(path))
-        return file.read()
+# --- The end of a log, and locks ---
 
 
 def read_file_end(path: Path) -> str:
-    """The last END_BYTES of a text, as it can be shown: of a log, which is not read through a link to another file.
-
-    Raises OSError if it can't be read.
-    """
-    with open_regular_file(path, flags=os.O_NOFOLLOW) as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - END_BYTES))
+    """The last END_BYTES of a text. Raises OSError if it can't be read."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - END_BYTES))
         return file.read(END_BYTES).decode(errors="replace")
 
 
-def lock_file(path: Path, wait: bool) -> io.BufferedIOBase:
+def lock_file(path: Path, wait: bool) -> IO[bytes]:
     """Locks the file `path`, which is made if it is missing, until the result is closed or the process ends.
 
     Without the right to write the file is opened for reading, which is enough for a lock: it may be another user's.
@@ -119,13 +79,12 @@ def lock_file(path: Path, wait: bool) -> io.BufferedIOBase:
 
     Raises:
       BlockingIOError: another process holds the lock.
-      FileNotFoundError: the file is missing and can't be made.
-      OSError: the file can't be opened, or is a link or a special file.
+      OSError: the file can't be made or opened.
     """
     try:
-        lock = open_regular_file(path, "r+b", os.O_CREAT | os.O_NOFOLLOW)
+        lock: IO[bytes] = path.open("a+b")
     except OSError:
-        lock = open_regular_file(path, "rb", os.O_NOFOLLOW)
+        lock = path.open("rb")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -172,7 +131,7 @@ def read_json_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
       UserError: the file is missing or can't be read (the message begins with `prefix`), or it breaks the schema.
     """
     try:
-        return schema.model_validate_json(read_bytes(path, MOST_JSON_BYTES).decode())
+        return schema.model_validate_json(path.read_bytes().decode())
     except FileNotFoundError:
         raise UserError(f"{prefix}{path}: missing") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -211,12 +170,8 @@ def read_safetensors_metadata(path: Path, option: str = "") -> dict[str, str]:
 
 @contextmanager
 def _reading_arrays(path: Path, option: str) -> Iterator[None]:
-    """Checks that `path` is a regular file that fits into memory, and turns errors of reading it into a UserError."""
+    """Turns errors of reading a safetensors file into a UserError."""
     try:
-        with open_regular_file(path) as file:
-            size, available = os.fstat(file.fileno()).st_size, psutil.virtual_memory().available
-        if size > available:
-            raise OSError(errno.EFBIG, f"has {size:,} bytes, and {available:,} bytes of memory are left")
         yield
     except (KeyError, TypeError, AttributeError) as error:  # types that NumPy lacks: bfloat16, float8
         raise UserError(f"{option}{path}: holds numbers of a type that NumPy has not got ({error})") from None

@@ -10,7 +10,6 @@ import platform
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -30,7 +29,6 @@ POLL_SECONDS = 0.2
 ENVIRONMENT = dict(
     os.environ
 )  # without the variables that `join_process_family` sets; for programs that outlive this process
-STOPPED_SECONDS = 10.0  # how long a process may be stopped (SIGSTOP) while the process that started it runs
 
 
 class _Own:
@@ -38,19 +36,17 @@ class _Own:
 
     Attributes:
       folder: the temporary folder, in the process that has made it.
-      remover: a shell that removes the folder when this process has ended.
     """
 
     pid = 0
     folder: Path | None = None
-    remover: "subprocess.Popen[bytes] | None" = None
 
 
 def join_process_family(launch: Launch) -> None:
     """Makes this process end with the process that started it, or makes it the first process of a family.
 
     Must run before any temporary file is made. All processes of a family share one temporary folder, which is removed
-    when the first process ends, even if it is killed.
+    when the first process ends, unless it is killed.
     """
     if _Own.pid == os.getpid():
         return
@@ -58,7 +54,6 @@ def join_process_family(launch: Launch) -> None:
     parent = _parent()
     if parent is None:
         _make_temporary_folder()
-        threading.Thread(target=_end_stopped, daemon=True).start()
     elif parent == os.getppid() and os.getpgrp() != os.getpid() and sys.platform == "linux":
         # The thread below needs Python, which compiled code of a framework may hold for minutes. The first process of a
         # group has no such signal: it must end the others of its group first.
@@ -75,29 +70,6 @@ def leave_process_family() -> None:
     """Removes the temporary folder if this process has made it."""
     if _Own.pid == os.getpid() and _Own.folder is not None:
         shutil.rmtree(_Own.folder, ignore_errors=True)
-
-
-def _end_stopped() -> None:
-    """Kills descendants of this process that have been stopped (by SIGSTOP, for example) for STOPPED_SECONDS.
-
-    Otherwise the other processes would wait for them; torch notices only after half an hour. If all processes are
-    stopped, as by Ctrl-Z, then this process is stopped too.
-    """
-    looks: list[set[psutil.Process]] = [set(), set()]
-    while True:
-        time.sleep(STOPPED_SECONDS / 2)
-        looks = [*looks[-2:], set(filter(_is_stopped, psutil.Process().children(recursive=True)))]
-        for process in set.intersection(*looks):
-            message = f"process {process.pid} was stopped by a signal and does not go on; it is ended"
-            print(f"note: {message}", file=sys.stderr)
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-
-
-def _is_stopped(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() == psutil.STATUS_STOPPED
-    return False
 
 
 def _parent() -> int | None:
@@ -144,19 +116,9 @@ def user_cache() -> Path:
     return platformdirs.user_cache_path("cnn-in-lockstep")
 
 
-# Reads until the process that holds the other end of the pipe has ended, in whatever way, and removes the folder. Other
-# processes of the family, which end then too, may still be writing to it.
-REMOVE = 'read -r _; for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$0" && exit; sleep 0.2; done'
-
-
 def _make_temporary_folder() -> None:
     try:
         _Own.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        command = ("sh", "-c", REMOVE, str(_Own.folder))
-        nothing = subprocess.DEVNULL
-        _Own.remover = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
-        )
     except OSError as error:
         raise FileError(f"no temporary folder can be made: {error.strerror}") from None
     # What torch.compile has compiled serves later runs. torch would put it into a folder in which others can write.

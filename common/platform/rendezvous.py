@@ -16,20 +16,6 @@ FIRST_PORT, NUM_PORTS = 15000, 15000  # ports for Slurm, chosen by the job id; b
 INSTALL_MPI = "pip install -r requirements-mpi.txt -c constraints.txt"
 
 
-def check_loopback(devices: int) -> None:
-    """Raises UserError if the processes of a machine can't reach each other, as in a container without a network."""
-    with socket.socket() as listener, socket.socket() as other:
-        try:
-            listener.bind((LOOPBACK, 0))
-            listener.listen()
-            other.connect(listener.getsockname())
-        except OSError as error:
-            raise UserError(
-                f"--devices {devices}: the replicas need the loopback interface, and {LOOPBACK} can't be reached:"
-                f" {error.strerror}"
-            ) from None
-
-
 @cache
 def find_rendezvous(launch: Launch) -> tuple[str, int]:
     """Host and port at which the first process of the run listens.

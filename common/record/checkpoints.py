@@ -29,8 +29,6 @@ from common.platform.files import (
     Count,
     Natural,
     Text,
-    open_regular_file,
-    read_bytes,
     read_json_model,
     read_safetensors,
     write_json_model,
@@ -115,7 +113,7 @@ def _flush(path: Path) -> None:
 
 
 def _sha256(path: Path) -> str:
-    with open_regular_file(path) as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -133,7 +131,7 @@ def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
     """A checkpoint and the losses of all steps so far. Raises UserError if a file is missing, damaged or invalid."""
     checkpoint = read_json_model(Checkpoint, folder / CHECKPOINT_FILE)
     try:
-        sums = read_bytes(folder / CHECKSUMS_FILE)
+        sums = (folder / CHECKSUMS_FILE).read_bytes()
         expected = "".join(f"{_sha256(folder / name)}  {name}\n" for name in FILES)
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None

@@ -1,11 +1,12 @@
 """The clock of a run: it times start-up, the training of each epoch, each evaluation, and the steps after warm-up.
 
-The clock is monotonic, stands still while the process is stopped, and is read after the device has finished. Start-up
-lasts from the start of the first process to the end of the first step, or of the first call if a call takes several
-steps. Start-up, training and evaluation are timed separately. timeline.py makes sure that every second is counted once.
+The clock is monotonic, and is read after the device has finished. Start-up lasts from the start of the first process to
+the end of the first step, or of the first call if a call takes several steps. Start-up, training and evaluation are
+timed separately. timeline.py makes sure that every second is counted once.
 """
 
 import math
+import time
 from collections.abc import Callable
 
 from common.record.monitor import Monitor
@@ -61,7 +62,7 @@ class RunClock:
     def start_timing(self) -> None:
         """Called between two steps; from here on steps are timed, until the run waits for its next turn."""
         self.synchronize()
-        self._timing, self._timed_start = True, self.timeline.now()
+        self._timing, self._timed_start = True, time.perf_counter()
         self.turn_seconds = 0.0
 
     def end_training(self) -> None:
@@ -110,7 +111,7 @@ class RunClock:
 
     def seconds_in_epoch(self) -> float:
         """Training seconds of the current epoch so far."""
-        return self.timeline.now() - self._segment_start
+        return time.perf_counter() - self._segment_start
 
     def end(self) -> float:
         """Seconds from the start of the first process until now."""

@@ -52,7 +52,6 @@ def measurement_facts(
         "epoch_train_seconds": clock.epoch_train_seconds,
         "eval_seconds": clock.eval_seconds,
         "wall_seconds": clock.end(),
-        "stopped_seconds": timeline.stops.seconds if timeline.stops else 0.0,
         "phase_seconds": timeline.seconds,
         "images_per_second": speed,
         "peak_memory_bytes": measured.peak_memory_bytes,

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from common.platform.ending import free_reserve
 from common.platform.errors import OutOfMemoryError
 from common.resolve import describe_devices
 from common.spec.batches import EVAL_BATCH_SIZE
@@ -27,7 +26,6 @@ def out_of_memory_as_user_error(
     try:
         yield
     except Exception as error:
-        free_reserve()
         if not ran_out(error):
             raise
         evaluated, device = f"{EVAL_BATCH_SIZE:,} images at a time", describe_devices(config, device_name)

@@ -30,8 +30,7 @@ from common.record.predictions import Predictions
 from common.record.profile import Profiler, ProfileTaker
 from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, TRAINED_ON, WEIGHTS_FILE, RunResult, TurnLine
 from common.record.sinks import RunFilesSink, Sink, TrainingProgressSink
-from common.record.stalls import StallWatch
-from common.record.timeline import Stops, Timeline
+from common.record.timeline import Timeline
 from common.record.turns import Turn, Turns
 from common.spec.networks import Weights
 from common.spec.options import TrainConfig
@@ -47,13 +46,11 @@ class Framework(ABC):
     Attributes:
       name: name of the implementation in the result, such as `pt`.
       profiler: the framework's own profiler, for `--profile`; None: it has none.
-      process_per_device: whether each device of a run has a process of its own.
       sinks: further sinks of runs, in addition to the run folder's files and the terminal.
     """
 
     name: str
     profiler: Profiler | None = None
-    process_per_device: bool = False
     sinks: Sequence[Sink] = ()
 
     @property
@@ -113,10 +110,7 @@ class Recorder:
         self.run_dir = config.run_dir or Path()
         self.timeline, self.rank, self.fetch = timeline, rank, framework.fetch
         self.writes = writes = rank == 0
-        if writes:
-            timeline.stops = Stops()
         self.code_sha256 = code_sha256()  # now, since the code may change before the run ends
-        self.num_processes = config.all_devices if framework.process_per_device else config.nodes
         self.have_agreed = False
         self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
         self.clock = RunClock(timeline, self.monitor, framework.synchronize)
@@ -158,8 +152,6 @@ class Recorder:
         self.at_end.enter_context(at_signal(self.at_end.close))
         if self.config.checkpoint_every is not None:
             self.at_end.callback(self.checkpointer.close)
-        if self.num_processes > 1:
-            self.at_end.callback(StallWatch(self.rank, self.config.run_dir, self._steps_in_training).close)
         for sink in self.sinks:
             self.at_end.callback(sink.close)
             sink.start(self.experiment)
@@ -178,10 +170,6 @@ class Recorder:
         self.clock.go_on(checkpoint.epochs, checkpoint.epoch_seconds)
         for sink in self.sinks:
             self.history.tell(sink)
-
-    def _steps_in_training(self) -> int | None:
-        """For `StallWatch`; None also while a checkpoint is due, whose writing may take long."""
-        return self.steps_done if self.timeline.phase == "training" and not self.checkpointer.due else None
 
     # --- Training ---
 

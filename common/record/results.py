@@ -12,7 +12,6 @@ from common.platform.files import (
     Natural,
     Text,
     invalid_file_error,
-    read_bytes,
     read_json_model,
     write_json_model,
 )
@@ -51,8 +50,7 @@ class RunResult(BaseModel):
       warmup_steps: number of steps left out of `images_per_second`, including the first step.
       images_per_second: training examples divided by training seconds, all devices together; null if no step is left
         after warm-up.
-      wall_seconds: from the start of the first process until this file was written, without `stopped_seconds`.
-      stopped_seconds: while training, the process was stopped for so long, as by Ctrl-Z; no other time contains them.
+      wall_seconds: from the start of the first process until this file was written.
       phase_seconds: the parts of `wall_seconds`, see `common.record.timeline`; they add up to it.
       peak_memory_bytes: resident memory of all the run's processes, see `common.platform.machine`.
       device_peak_memory_bytes: memory of the GPUs, summed; null on the CPU.
@@ -104,7 +102,6 @@ class RunResult(BaseModel):
     epoch_train_seconds: list[Seconds]
     eval_seconds: list[Seconds]
     wall_seconds: Seconds
-    stopped_seconds: Seconds
     warmup_steps: Natural
     images_per_second: float | None = Field(gt=0, allow_inf_nan=False)
     phase_seconds: dict[Phase, Seconds]
@@ -249,7 +246,7 @@ def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:
     """The lines of one kind in `metrics.jsonl`, in the order written; an unfinished last line is left out."""
     path = run_dir / METRICS_FILE
     try:
-        content = read_bytes(path)
+        content = path.read_bytes()
     except FileNotFoundError:
         return []
     except OSError as error:

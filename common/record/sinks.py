@@ -147,8 +147,6 @@ class TrainingProgressSink(Sink):
         self._line(f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}")
         if result.replicas_differ:
             self._line(f"warning: {result.replicas_differ}")
-        if result.stopped_seconds:
-            self._line(f"the run was stopped for {result.stopped_seconds:.1f} s, which counts as no part of it")
         if result.config.profile:
             self._show_profile(result.config.run_dir or Path())
         self._line(f"results: {result.config.run_dir}")

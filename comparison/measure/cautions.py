@@ -165,7 +165,6 @@ def noise_cautions(tables: Sequence[Table], repeats: int) -> Iterator[str]:
         for row in table.rows:
             who = f"{row.title}{where}"
             yield from _stalled(row, who)
-            yield from _stopped(row, who)
             yield from _between(row, who)
             yield from _throttled(row, who)
             yield from _crowded(row, who)
@@ -236,13 +235,6 @@ def _stalled(row: Row, who: str) -> Iterator[str]:
             " usual, though no other program was seen; images/s and ratios are for usual turns; waiting for turns"
             " may lengthen stalls: --turns never shows what they cost without waiting"
         )
-
-
-def _stopped(row: Row, who: str) -> Iterator[str]:
-    stopped = [run for run in row.runs if run.result and run.result.stopped_seconds]
-    if stopped:
-        seconds = sum(run.result.stopped_seconds for run in stopped if run.result)
-        yield f"{who}: {len(stopped)} of {len(row.runs)} runs were suspended for {seconds:.1f} s, which is not counted"
 
 
 def _throttled(row: Row, who: str) -> Iterator[str]:

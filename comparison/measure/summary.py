@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from common.platform.cli import option_name
 from comparison.lockstep import different_settings
 from comparison.measure.cautions import find_cautions
 from comparison.measure.rounds import disturbed_rounds, further_rounds
 from comparison.measure.table import Row, Table
-from comparison.plan.jobs import Job, comparison_jobs, contenders, make_variants, rate_search_jobs, variant_name
-from comparison.plan.request import REQUEST_FILE, Request
+from comparison.plan.jobs import Job, comparison_jobs, contenders, make_variants, rate_search_jobs
+from comparison.plan.request import Request
 from comparison.run.store import Run, read_run, read_runs_again
 
 
@@ -72,35 +71,11 @@ def find_runs(folder: Path, request: Request, failed: bool = True) -> tuple[list
 
 def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int) -> Summary:
     """Tables and warnings, from the runs that have ended so far."""
-    request, corrections = _as_trained(request, runs)
     tables = make_tables(folder, request, runs)
     options = request.options
     warnings = find_cautions(tables, runs, options.verify != "never", options.repeats, options.ratio_within)
-    warnings = [*request.warnings, *corrections, *warnings]
+    warnings = [*request.warnings, *warnings]
     return Summary(folder, request, tables, list(runs), missing, warnings)
-
-
-def _as_trained(request: Request, runs: Sequence[Run]) -> tuple[Request, list[str]]:
-    """The request with the options with which the runs were really trained, and a line for each that had to be changed.
-
-    Left out is what a run decides by itself: options that are not given, and the learning rate, which may be tuned.
-    """
-    asked_for = {variant.name: variant.config for variant in make_variants(request.options, request.config)}
-    settings: dict[str, tuple[object, object]] = {}
-    for run in runs:
-        asked = asked_for.get(variant_name(run.record.variant))
-        if run.result is None or asked is None:
-            continue
-        used = run.result.config.training_fields()
-        for name, value in asked.training_fields().items():
-            if name not in ("seed", "mode", "learning_rate") and value not in ("auto", None, used[name]):
-                settings[name] = value, used[name]
-    lines = [
-        f"{REQUEST_FILE} has {option_name(name)} {stated}, but the runs were trained with {used}; it was changed since"
-        for name, (stated, used) in settings.items()
-    ]
-    config = request.config.model_copy(update={name: used for name, (_, used) in settings.items()})
-    return request.model_copy(update={"config": config}), lines
 
 
 # --- Tables: their rows can be compared with each other ---

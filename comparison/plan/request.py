@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.platform.files import Text, lock_file, open_regular_file, read_json_model, write_text
+from common.platform.files import Text, lock_file, read_json_model, write_text
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison.plan.options import CompareConfig
@@ -76,21 +76,13 @@ def take(folder: Path, option: str) -> Request:
 
 
 def hold(folder: Path, option: str) -> None:
-    """Locks the comparison's folder for this process.
-
-    Raises UserError if another compare.py is at work there, or if what is written there would be in another folder."""
+    """Locks the comparison's folder for this process. Raises UserError if another compare.py is at work there."""
     try:
-        for path in folder.iterdir():
-            if path.is_symlink() and path.is_dir():
-                raise UserError(
-                    f"{option} {folder}: {path.name} is a link to another folder; put the folder itself there"
-                )
         lock = lock_file(folder / LOCK_FILE, wait=False)
     except FileNotFoundError:  # the next file that is written there will fail with a message
         return
     except BlockingIOError:
-        with open_regular_file(folder / LOCK_FILE) as lock:
-            holder = lock.read(100).decode(errors="replace").strip()
+        holder = (folder / LOCK_FILE).read_text(errors="replace").strip()
         raise UserError(f"{option} {folder}: another compare.py is at work there ({holder})") from None
     except OSError as error:
         raise UserError(f"{option} {folder}: {LOCK_FILE} cannot be locked: {error.strerror}") from None

@@ -21,7 +21,6 @@ from comparison.run.program import Ended, Program
 from comparison.run.store import LOG_FILE, clear_unfinished
 
 POLL_SECONDS = 0.1
-STOPPED_SECONDS = 5.0  # between two looks at a program; if more time has passed, compare.py was stopped
 # Between asking processes to end and killing them; with checkpoints, a run makes one more of them in this time.
 GRACE_SECONDS, CHECKPOINT_SECONDS = 5.0, 25.0
 
@@ -163,7 +162,7 @@ def timeout_message(timeout: float) -> str:
 
 
 class TimeLimit:
-    """The seconds that a program may take. Time in which compare.py was stopped, as by Ctrl-Z, does not count.
+    """The seconds that a program may take.
 
     Attributes:
       seconds: what is left of them.
@@ -177,9 +176,8 @@ class TimeLimit:
         self._looked = time.monotonic()
 
     def is_over(self) -> bool:
-        """Must be called at least every STOPPED_SECONDS."""
         now = time.monotonic()
-        self.seconds -= min(now - self._looked, STOPPED_SECONDS)
+        self.seconds -= now - self._looked
         self._looked = now
         return self.seconds < 0
 

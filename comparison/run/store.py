@@ -79,7 +79,7 @@ class Run:
         if self.result is None:
             return {}
         seconds = dict(self.result.phase_seconds)
-        after = self.record.process_seconds - self.result.wall_seconds - self.result.stopped_seconds
+        after = self.record.process_seconds - self.result.wall_seconds
         seconds["rest"] += max(0.0, after)
         return {phase: seconds[phase] for phase in SHOWN_PHASES}
 
@@ -193,7 +193,7 @@ def load_run(run_dir: Path, record: Record) -> Run:
     try:
         result, losses, epochs = read_result(run_dir), read_step_losses(run_dir), read_metrics(run_dir, EpochLine)
         turns = read_metrics(run_dir, TurnLine)
-        check_files(run_dir, record, result, losses, epochs, turns)
+        check_files(run_dir, record, result, losses)
     except UserError as error:
         return Run(record.model_copy(update={"failure": printable(str(error)), "files_sha256": None}), run_dir)
     return Run(record, run_dir, result, losses, epochs, turns)

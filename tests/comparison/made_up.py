@@ -220,7 +220,6 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "epoch_train_seconds": [epoch_seconds] * epochs,
         "eval_seconds": [0.5] * epochs,
         "wall_seconds": wall,
-        "stopped_seconds": 0.0,
         "phase_seconds": phases | {"rest": wall - sum(phases.values())},
         "warmup_steps": 5,
         "images_per_second": speed,

@@ -2,14 +2,26 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
-from conftest import CPU, ONE_ROUND, REPOSITORY, gone, read_csv, remount, run, steps_taken, train, wait_for
+from conftest import (
+    CPU,
+    ONE_ROUND,
+    REPOSITORY,
+    gone,
+    read_csv,
+    remount,
+    run,
+    start_process,
+    steps_taken,
+    train,
+    wait_for,
+)
 from test_compare import SHORT, run_dir
 
 from common.record.results import read_result, read_step_losses
@@ -32,27 +44,20 @@ def pids_of(path):
 
 
 @pytest.mark.slow
-def test_the_children_of_one_that_is_killed_end_too(project, tmp_path, fault):
+def test_the_children_of_one_that_is_killed_end_too(project, tmp_path):
     """Otherwise they would train beside the runs of the resumed comparison, and write into the same folders."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    with begin(project, tmp_path / "r", "one", "hang", TMPDIR=str(temporary)) as process:
+    with begin(project, tmp_path / "r", "one", "hang") as process:
         pids = pids_of(run_dir(tmp_path / "r", "hang") / "pids")
         process.kill()
-        began = time.monotonic()
     wait_for(lambda: gone(pids), seconds=5)
-    wait_for(lambda: not list(temporary.iterdir()), seconds=5)
-    seconds = time.monotonic() - began
     assert (run_dir(tmp_path / "r", "one") / "run.json").exists()
     run(sys.executable, "compare.py", "--resume", tmp_path / "r", "--timeout", 4, cwd=project, expect=1)
     rows = read_csv(tmp_path / "r" / "results.csv")
     assert [(row["implementation"], row["status"]) for row in rows] == [("one", "ok"), ("hang", "failed")]
-    then = "its runs end too, no temporary file is left; `--resume` makes the rest"
-    fault("compare killed", "compare.py", -signal.SIGKILL, None, then, seconds)
 
 
 @pytest.mark.slow
-def test_a_folder_belongs_to_one_at_a_time(project, tmp_path, fault):
+def test_a_folder_belongs_to_one_at_a_time(project, tmp_path):
     output = tmp_path / "r"
     with begin(project, output, "two", "hang") as process:
         pids = pids_of(run_dir(output, "hang") / "pids")
@@ -67,11 +72,10 @@ def test_a_folder_belongs_to_one_at_a_time(project, tmp_path, fault):
         process.communicate(timeout=30)
     assert gone(pids)
     run(sys.executable, "compare.py", "--report-only", output, cwd=project, expect=1)
-    fault("one folder", "compare.py", 2, line, "the first one goes on; the second one changes nothing")
 
 
 @pytest.mark.slow
-def test_two_at_once_in_folders_of_their_own_do_not_meet(project, tmp_path, fault):
+def test_two_at_once_in_folders_of_their_own_do_not_meet(project, tmp_path):
     """They share the cache, which stores proofs and findings about the processor."""
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "compare.py", "--implementations", "one", "two", *map(str, SHORT), "--output-dir"]
@@ -93,7 +97,6 @@ def test_two_at_once_in_folders_of_their_own_do_not_meet(project, tmp_path, faul
         assert [(row["implementation"], row["status"]) for row in rows] == [("one", "ok"), ("two", "ok")]
     done = run(*command, tmp_path / "c", cwd=project, **cache)
     assert "checking that all rows are the same" not in done.stdout, "what both have kept can be read"
-    fault("two folders", "compare.py", 0, None, "each has its own table; times are those of a busy machine")
 
 
 def test_what_a_launcher_has_set_is_not_for_the_runs(project, tmp_path):
@@ -104,7 +107,7 @@ def test_what_a_launcher_has_set_is_not_for_the_runs(project, tmp_path):
 
 @pytest.mark.quick("330000-1")
 @pytest.mark.parametrize(("size", "finished"), [(100_000, 0), (330_000, 1), (700_000, 2)])
-def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, fault, small_disk, size, finished):
+def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, small_disk, size, finished):
     """The disk fills up in the first run's files, in the second run's files, or in the report."""
     output = small_disk(size) / "r"
     command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", "one", "two", *SHORT)
@@ -117,19 +120,12 @@ def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, fa
     run(sys.executable, "compare.py", "--resume", output, cwd=project)
     assert [row["status"] for row in read_csv(output / "results.csv")] == ["ok", "ok"]
     assert (output / "report.html").exists() and not list(output.glob("**/.*.????????????????"))
-    (line, *_) = [line for line in done.stderr.splitlines() if line.startswith("compare.py: ")]
-    whom, then = (
-        f"compare.py with {finished} of 2 runs finished",
-        "what is finished is shown; `--resume` makes the rest",
-    )
-    fault("no space for a comparison", whom, 1, line, then)
 
 
-@pytest.mark.parametrize("after", [0.15, 0.3, 0.6])
-def test_ctrl_c_at_once_ends_it_without_a_stack_trace(project, tmp_path, after):
+def test_ctrl_c_at_once_ends_it_without_a_stack_trace(project, tmp_path):
     command = [sys.executable, "compare.py", "--output-dir", str(tmp_path / "r"), "--implementations", "hang"]
     with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(after)
+        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert process.returncode in (130, -signal.SIGINT), err
@@ -151,19 +147,6 @@ def test_whatever_the_terminal_can_show_it_is_shown(project, tmp_path, environme
         for arguments, cwd in ((folder, project), ("r", folder)):
             (line,) = run(*command, arguments, cwd=cwd, expect=2, **environment).stderr.splitlines()
             assert line.startswith("compare.py: error: '") and "can't be read in this system's encoding" in line
-
-
-@pytest.mark.slow
-def test_a_folder_that_is_gone_is_reported_in_a_line(project, tmp_path, fault):
-    output = tmp_path / "r"
-    with begin(project, output, "one", "hang") as process:
-        pids = pids_of(run_dir(output, "hang") / "pids")
-        shutil.rmtree(output)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
-    assert gone(pids) and "Traceback" not in err and process.returncode in (1, 130), err
-    assert f"{output}" in err
-    fault("gone", "compare.py", process.returncode, err.splitlines()[-1], "no process is left")
 
 
 LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 60)
@@ -189,7 +172,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-def test_without_space_for_a_checkpoint_there_is_a_line(tmp_path, fault, small_disk):
+def test_without_space_for_a_checkpoint_there_is_a_line(tmp_path, small_disk):
     folder = small_disk(700_000) / "r"
     command = (sys.executable, "-m", "pt_impl", *CPU, *LONG, "--checkpoint-every", 10, "--run-dir", folder)
     done = run(*command, expect=1)
@@ -199,5 +182,29 @@ def test_without_space_for_a_checkpoint_there_is_a_line(tmp_path, fault, small_d
     remount(folder.parent, "size=100M")
     run(*command, "--resume", "auto")
     assert read_step_losses(folder) == read_step_losses(train("pt", tmp_path / "whole", *LONG))
-    then = "no half of one is left; with space `--resume auto` gives the losses of a run that had it"
-    fault("no space for a checkpoint", "pt", 1, line, then)
+
+
+PHASES = {
+    "proof": lambda output: list(output.glob("proofs/**/config.json")),
+    "runs": lambda output: list(output.glob("runs/**/metrics.jsonl")),
+    "report": lambda output: (output / "results.csv").exists(),
+}
+
+
+@pytest.mark.quick("runs")
+@pytest.mark.parametrize("phase", PHASES)
+def test_ctrl_c_in_each_phase(project, tmp_path, phase):
+    """What is finished stays, no process is left, and `--resume` makes the rest."""
+    output = tmp_path / "r"
+    command = [sys.executable, "compare.py", "--implementations", "one", "two", *map(str, SHORT)]
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}  # without a proof that is known already
+    process = start_process((*command, "--output-dir", output), project, stdout=subprocess.DEVNULL, **cache)
+    wait_for(lambda: PHASES[phase](output), 120)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    os.killpg(process.pid, signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in err, err
+    assert not psutil.wait_procs(family, timeout=10)[1]
+    run(sys.executable, "compare.py", "--resume", output, cwd=project)
+    rows = read_csv(output / "results.csv")
+    assert [(row["implementation"], row["status"]) for row in rows] == [("one", "ok"), ("two", "ok")]

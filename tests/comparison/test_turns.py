@@ -176,15 +176,6 @@ def test_programs_whose_compare_py_is_gone_train_on(project, tmp_path, monkeypat
     assert read_metrics(tmp_path / "one", TurnLine) == [] and read_result(tmp_path / "one").num_steps == 50
 
 
-def test_time_in_which_compare_py_is_stopped_does_not_count(monkeypatch):
-    moments = iter((0.0, 1.0, 2.0, 3602.0, 3603.0))
-    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
-    patience = runner.TimeLimit(20)
-    for _ in range(4):
-        assert not patience.is_over()
-    assert patience.seconds == 20 - 1 - 1 - runner.STOPPED_SECONDS - 1
-
-
 def test_what_waits_uses_no_core(round_of, tmp_path):
     used = []
 

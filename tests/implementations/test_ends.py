@@ -3,7 +3,6 @@
 import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from common.platform.errors import describe_signal
 SLOW = pytest.mark.slow
 ONE_PROCESS = ("tf", "keras", "jax")  # for all devices
 ENDED_BY_C_LIBRARY = 127
-NOTHING_LEFT = "no process and no temporary file is left"
 
 
 @pytest.fixture
@@ -39,8 +37,7 @@ def training(tmp_path):
         wait_for(lambda: process.poll() is not None or steps_taken(tmp_path / "r") >= step, 400)
         assert process.poll() is None, process.communicate()
         children = psutil.Process(process.pid).children(recursive=True)
-        # Without the shell that removes the temporary folder.
-        family = [psutil.Process(process.pid), *(child for child in children if child.name() != "sh")]
+        family = [psutil.Process(process.pid), *children]
         assert len(family) >= devices or implementation in ONE_PROCESS
         return process, family
 
@@ -57,23 +54,21 @@ ASKS_EACH_TIME = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 
 
 def end_of(process, family, tmp_path):
-    """Waits for the end; returns the exit status, the program's own lines on stderr, and the seconds until the end.
+    """Waits for the end; returns the exit status and the program's own lines on stderr.
 
     Fails if a process, a stack trace, a temporary file or a result is left.
     """
-    began = time.monotonic()
-    err = process.communicate(timeout=30)[1]
+    err = process.communicate(timeout=60)[1]
     _, alive = psutil.wait_procs(family, timeout=10)
-    seconds = time.monotonic() - began
     assert not alive and "Traceback" not in err, err
-    wait_for(lambda: not list((tmp_path / "temporary").iterdir()), 5)  # after a kill a shell removes them
+    assert process.returncode == -signal.SIGKILL or not list((tmp_path / "temporary").iterdir())
     assert not (tmp_path / "r" / "result.json").exists()
-    return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")], seconds
+    return process.returncode, [line for line in err.splitlines() if line.startswith("python -m ")]
 
 
 @pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation):
+def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, implementation):
     process, family = training(implementation)
     listening = [
         connection.laddr.ip
@@ -84,9 +79,8 @@ def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, fault, impleme
     assert {"127.0.0.1", "::1"} >= set(listening), "reached from other machines"
     assert listening or implementation in ONE_PROCESS
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    status, lines, seconds = end_of(process, family, tmp_path)
+    status, lines = end_of(process, family, tmp_path)
     assert (status, lines) == (130, [f"python -m {implementation}_impl: interrupted"])
-    fault("ctrl-c", f"{implementation}, 2 devices", status, *lines, NOTHING_LEFT, seconds)
 
 
 @pytest.mark.parametrize("program", ["pt_impl", "exercises", "make_dataset"])
@@ -101,17 +95,25 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_stack_trace(tmp_path, program)
         assert str(REPOSITORY / program) not in err, err  # a stack trace from before is the interpreter's own
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_ctrl_c_while_it_is_built_leaves_nothing(tmp_path, implementation):
+    command = (*program_of(implementation), "--devices", 2, *CPU, "--run-dir", tmp_path / "r")
+    process = start_process(command, stdout=subprocess.DEVNULL)
+    wait_for((tmp_path / "r" / "config.json").exists, 120)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    os.killpg(process.pid, signal.SIGINT)
+    err = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and f"python -m {implementation}_impl: interrupted\n" in err
+    assert str(REPOSITORY) not in err, err  # a replica that just starts may print a stack trace of the interpreter
+    assert not psutil.wait_procs(family, timeout=10)[1] and not (tmp_path / "r" / "result.json").exists()
+
+
 ENDS = [
     pytest.param("tf", "SIGTERM", "first", marks=SLOW),
-    pytest.param("keras", "SIGTERM", "first", marks=SLOW),
-    pytest.param("pt", "SIGTERM", "first", marks=SLOW),
-    ("ptl", "SIGTERM", "first"),
-    pytest.param("ptl", "SIGTERM", "all", marks=SLOW),
-    pytest.param("ptl", "SIGUSR1", "all", marks=SLOW),
-    pytest.param("tf", "SIGHUP", "first", marks=SLOW),
     pytest.param("jax", "SIGTERM", "first", marks=SLOW),
-    pytest.param("pt", "SIGTERM", "last", marks=SLOW),
-    pytest.param("ptl", "SIGTERM", "last", marks=SLOW),
+    pytest.param("pt", "SIGTERM", "first", marks=SLOW),
+    pytest.param("ptl", "SIGTERM", "all", marks=SLOW),
     pytest.param("pt", "SIGKILL", "last", marks=SLOW),
     pytest.param("ptl", "SIGKILL", "last", marks=SLOW),
     ("pt", "SIGKILL", "first"),
@@ -121,25 +123,21 @@ ENDS = [
 
 @pytest.mark.quick("pt-SIGKILL-first")
 @pytest.mark.parametrize(("implementation", "name", "whom"), ENDS)
-def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, fault, implementation, name, whom):
+def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, implementation, name, whom):
     process, family = training(implementation)
     number = getattr(signal, name)
     if whom == "all":
         os.killpg(process.pid, number)
     else:
         os.kill(family[0 if whom == "first" else -1].pid, number)
-    status, lines, seconds = end_of(process, family, tmp_path)
+    status, lines = end_of(process, family, tmp_path)
     program, ended = f"python -m {implementation}_impl", describe_signal(number)
     if whom == "last":
         assert status == 1 and lines[-1:] == [f"{program}: error: replica 1 was ended by {ended}"]
-        kind = "replica killed"
     elif name == "SIGKILL":
         assert status == -9 and not lines
-        kind = "first killed"
     else:
         assert status == 128 + number and lines == [f"{program}: ended by {ended}"]
-        kind = "signal"
-    fault(kind, f"{implementation}, 2 devices", status, lines[-1] if lines else None, NOTHING_LEFT, seconds)
 
 
 def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
@@ -167,26 +165,14 @@ def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
                 replica.kill()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
-def test_a_replica_that_is_stopped_is_found(training, tmp_path, fault, implementation):
-    """Otherwise the other replicas would wait for it for half an hour."""
-    process, family = training(implementation)
-    family[-1].suspend()
-    status, (line,), seconds = end_of(process, family, tmp_path)
-    assert status == 1
-    assert line == f"python -m {implementation}_impl: error: replica 1 was ended by {describe_signal(signal.SIGKILL)}"
-    fault("replica stopped", f"{implementation}, 2 devices", status, line, NOTHING_LEFT, seconds)
-
-
 @pytest.mark.parametrize(
     ("implementation", "devices"),
     [
         ("pt", 1),
-        *(pytest.param(*case, marks=SLOW) for case in (("pt", 2), ("ptl", 1), ("ptl", 2), ("tf", 1), ("keras", 2))),
+        *(pytest.param(*case, marks=SLOW) for case in (("pt", 2), ("ptl", 2), ("tf", 1))),
     ],
 )
-def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_path, fault, implementation, devices):
+def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_path, implementation, devices):
     """The process that runs out of memory prints the line.
 
     TensorFlow may end differently: its own checks of threads and memory abort, and so does the C library if there is no
@@ -196,26 +182,13 @@ def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_
     victim = family[-1 if devices > 1 else 0]
     limit = victim.memory_info().vms // 2
     resource.prlimit(victim.pid, resource.RLIMIT_AS, (limit, limit))
-    status, lines, _ = end_of(process, family, tmp_path)
+    status, lines = end_of(process, family, tmp_path)
     if status in (-signal.SIGABRT, -signal.SIGSEGV, ENDED_BY_C_LIBRARY):
         assert implementation in ONE_PROCESS and not lines
     else:
         assert status == 1 and lines
         where = f"(evaluation: 1,000 images at a time) on {devices} x cpu"
         assert f"_impl: error: out of memory with --batch-size 256 {where}" in lines[0]
-    fault("memory later", f"{implementation}, {devices} devices", status, lines[0] if lines else None, NOTHING_LEFT)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_run_folder_that_is_gone_is_reported_in_one_line(training, tmp_path, fault, implementation):
-    process, family = training(implementation)
-    shutil.rmtree(tmp_path / "r")
-    status, (line,), seconds = end_of(process, family, tmp_path)
-    assert status == 1
-    assert line.startswith(f"python -m {implementation}_impl: error: {tmp_path / 'r'}")
-    assert line.endswith("cannot be written: No such file or directory")
-    fault("gone", f"{implementation}, 2 devices", status, line, NOTHING_LEFT, seconds)
 
 
 @pytest.mark.parametrize("implementation", ["pt", "ptl"])
@@ -237,20 +210,3 @@ def test_a_limit_of_memory_that_its_libraries_exceed_is_reported_in_one_line(tmp
     (line,) = (one for one in err.splitlines() if one.startswith("python -m "))
     assert f"{implementation}_impl: error: not enough memory; is there a limit, as of ulimit -v? (" in line
     assert "Traceback" not in err
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="only root makes a network without lo")
-@pytest.mark.parametrize("implementation", ["pt", pytest.param("ptl", marks=SLOW)])
-def test_without_a_loopback_interface_there_is_a_line(tmp_path, implementation):
-    command = ("unshare", "-n", *program_of(implementation), *CPU, "--devices", 2)
-    if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
-        pytest.skip("no namespaces here")
-    (line,) = run(*command, "--run-dir", tmp_path / "r", expect=2).stderr.splitlines()
-    assert "--devices 2: the replicas need the loopback interface, and 127.0.0.1 can't be reached: " in line
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("port", ["nonsense", pytest.param("99999", marks=SLOW)])
-def test_lightning_needs_no_port_of_the_environment(tmp_path, port):
-    options = (*CPU, "--devices", 2, "--max-steps", 2, "--run-dir", tmp_path / "r")
-    run(sys.executable, "-m", "ptl_impl", *options, MASTER_PORT=port, MASTER_ADDR="nowhere.invalid")

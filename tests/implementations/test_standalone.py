@@ -81,7 +81,7 @@ main("tf")
     ("implementation", "devices"),
     [("pt", 1), pytest.param("pt", 2, marks=pytest.mark.slow), pytest.param("ptl", 1, marks=pytest.mark.slow)],
 )
-def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implementation, devices):
+def test_a_device_without_memory_is_reported_in_one_line(tmp_path, implementation, devices):
     """Each replica without memory prints the line. TensorFlow on the CPU ends by a signal, which compare.py reports."""
     options = ("--dataset", "synthetic", "--image-shape", 64, 64, 3, "--train-size", 12000, "--test-size", 10)
     options = (*options, "--batch-size", 12000, *CPU, "--devices", devices, "--run-dir", tmp_path / "r")
@@ -92,18 +92,16 @@ def test_a_device_without_memory_is_reported_in_one_line(tmp_path, fault, implem
     where = f"(evaluation: 1,000 images at a time) on {devices} x cpu ("
     assert f"error: out of memory with --batch-size 12000 {where}" in said[0]
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
-    fault("memory", f"{implementation}, {devices} devices", 1, said[0], "no result is left")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_training_that_diverges_ends_in_one_line(tmp_path, fault, implementation):
+def test_a_training_that_diverges_ends_in_one_line(tmp_path, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
     done = run(*program_of(implementation), *SHORT, *options, expect=1)
     (line,) = [line for line in done.stderr.splitlines() if "_impl: error:" in line]
     assert re.search(r"error: training diverged: the loss of step \d+ is (nan|inf)", line)
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
-    fault("nan", f"{implementation}, 2 devices", 1, line, "no result is left")
 
 
 @pytest.mark.quick("pt")

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -210,20 +209,19 @@ ENDS = [
 @pytest.mark.parametrize(
     ("how", "more"), [pytest.param(*end, marks=() if end in ENDS[:1] else pytest.mark.slow) for end in ENDS], ids=str
 )
-def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(training, tmp_path, fault, how, more):
+def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(training, tmp_path, how, more):
     implementation, devices, name, whom = how
     epochs = 20 if implementation == "ptl" else 60  # the others finish 20 too soon
     options = ("--devices", devices, "--epochs", epochs, "--checkpoint-every", 10_000, *more)
     process, number = training(implementation, 30, *options), getattr(signal, name)
     (os.killpg if whom == "all" else os.kill)(process.pid, number)
-    began = time.monotonic()
     err = process.communicate(timeout=60)[1]
     assert process.returncode == os.EX_TEMPFAIL == 75, err
     (folder,) = (tmp_path / "r" / CHECKPOINTS_DIR).iterdir()
     said = f"python -m {implementation}_impl: ended by {describe_signal(number)};"
     said += f" add --resume {folder} to continue from there"
     assert [line for line in err.splitlines() if line.startswith("python -m")] == [said]
-    seconds, before = time.monotonic() - began, steps_taken(tmp_path / "r")
+    before = steps_taken(tmp_path / "r")
     assert int(folder.name.removeprefix("step-")) == before < epochs * 27
 
     train(implementation, tmp_path / "r", *ENDLESS, *options, "--resume", "auto")
@@ -246,16 +244,11 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(training, tmp_path, f
     assert done.stderr.splitlines()[-1].endswith(
         f"--run-dir {tmp_path / 'r'}: holds a run already; name another folder"
     )
-    whom, then = (
-        f"{implementation}, {devices} devices",
-        "`--resume auto` gives the losses of a run that was not stopped",
-    )
-    fault("signal with checkpoints", whom, 75, said, then, seconds)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["pt", pytest.param("tf", marks=pytest.mark.slow)])
-def test_what_is_killed_loses_one_interval(training, tmp_path, fault, implementation):
+def test_what_is_killed_loses_one_interval(training, tmp_path, implementation):
     options = ("--epochs", 100_000, "--checkpoint-every", 500)
     process = training(implementation, 510, *options)
     wait_for(lambda: 100 < steps_taken(tmp_path / "r") % 500 < 400)  # otherwise a checkpoint may be half written
@@ -266,8 +259,6 @@ def test_what_is_killed_loses_one_interval(training, tmp_path, fault, implementa
     assert int(latest.name.removeprefix("step-")) == done // 500 * 500
     more = ("--epochs", 100_000, "--checkpoint-every", 500, "--resume", "auto", "--dry-run", "true")
     train(implementation, tmp_path / "r", *ENDLESS, *more)
-    then = "with `--checkpoint-every` at most one interval is lost"
-    fault("first killed", implementation, -signal.SIGKILL, None, then)
 
 
 @pytest.mark.slow

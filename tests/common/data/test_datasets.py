@@ -135,7 +135,7 @@ np.savez(sys.argv[2], *(array for part in parts for array in (part.data.numpy(),
     assert ours.train_images.std() / known.largest == pytest.approx(known.std[0], abs=5e-5)
 
 
-def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path, fault):
+def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path):
     raw = tmp_path / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for path in (data_dir / "MNIST" / "raw").glob("*.gz"):
@@ -151,10 +151,8 @@ def test_a_damaged_file_is_named_and_refused(data_dir, tmp_path, fault):
     with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read"):
         load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
     labels.write_bytes(whole[:10] + b"\xff" * 20 + whole[30:])  # not a valid stream for zlib
-    with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read") as told:
+    with pytest.raises(UserError, match="t10k-labels-idx1-ubyte.gz: cannot be read"):
         load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
-    for damage in ("another byte", "cut off", "no gzip"):
-        fault("data", f"mnist, {damage}", told.value.exit_status, str(told.value), "nothing is trained")
 
 
 # --- CIFAR-10: made-up batches in the published formats ---

@@ -251,17 +251,16 @@ def test_what_can_not_be_done_is_said_in_one_line(images, change, message):
         ),
     ],
 )
-def test_a_damaged_set_is_refused(images, fault, damage, message):
+def test_a_damaged_set_is_refused(images, damage, message):
     output = make(images)
     damage(output)
-    with pytest.raises(UserError, match=message) as told:
+    with pytest.raises(UserError, match=message):
         load_dataset(TrainConfig(dataset="arrays", data_dir=output))
-    fault("data", "arrays", told.value.exit_status, str(told.value), "nothing is trained")
 
 
 @pytest.mark.quick("1", "9")
 @pytest.mark.parametrize("pages", [1, 6, 7, 9, 11, 12])
-def test_without_space_for_a_set_there_is_a_line_and_a_second_try_works(images, fault, small_disk, pages):
+def test_without_space_for_a_set_there_is_a_line_and_a_second_try_works(images, small_disk, pages):
     """The disk fills up at one file after another; in the last two cases all images are already written."""
     output = small_disk(4096 * pages) / "set"
     options = ("--images", images, "--image-shape", 16, 20, 3, "--output", output)
@@ -271,7 +270,6 @@ def test_without_space_for_a_set_there_is_a_line_and_a_second_try_works(images, 
     remount(output.parent, "size=100M")
     run(sys.executable, "make_dataset.py", *options)
     check_arrays_checksum(output)
-    fault("no space for data", "make_dataset.py", 1, line, "with space a second try works")
 
 
 def test_arrays_that_were_changed_are_distinguished_from_those_described(images):
@@ -440,11 +438,6 @@ def test_pixels_without_a_known_white_are_refused(tmp_path, kind, what):
     Image.new(kind, (64, 64), 300).save(tmp_path / "image.tif")
     with pytest.raises(UserError, match=f"its pixels are {what}, which need not end at white"):
         read_image(tmp_path / "image.tif", (64, 64, 1), "stretch")
-
-
-def test_what_is_no_file_is_not_waited_for(images):
-    os.mkfifo(images / "red" / "pipe.png")
-    make(images)
 
 
 @pytest.mark.parametrize("name", [b"gr\xfcn", b"two\nlines", b"\x1b[31mred"])

@@ -1,6 +1,7 @@
-"""How programs end: with one line, together, without temporary files, and whatever becomes of their output."""
+"""How programs end: with one line, together, without temporary files, and with output that nobody reads."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import REPOSITORY, run, wait_for
+from conftest import REPOSITORY, run
 
 from common.platform import processes
 from common.platform.ending import FIRST_SECONDS
@@ -61,10 +62,6 @@ def start(tmp_path):
         yield start
 
 
-def wait_until_empty(folder):
-    wait_for(lambda: not list(folder.iterdir()), 5)
-
-
 # --- Families of processes ---
 
 
@@ -80,12 +77,6 @@ def test_a_process_knows_its_parent_whatever_the_machine_is_called(monkeypatch):
     monkeypatch.setenv(STARTED_BY, f"{os.getppid()}@{processes._place()}")
     monkeypatch.setattr("platform.node", lambda: "another")
     assert processes._parent() == os.getppid()
-
-
-def test_compiled_code_is_kept_where_nobody_else_can_write():
-    show = "import os; from common.platform.ending import as_program\n"
-    show += "with as_program('p'): print(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
-    assert python(show).stdout.strip() == f"{os.environ['XDG_CACHE_HOME']}/cnn-in-lockstep/torchinductor"
 
 
 def test_without_the_process_that_has_started_it_a_program_ends_with_a_line():
@@ -108,7 +99,7 @@ def test_the_first_process_has_time_to_print_the_error_of_all():
 
 
 @pytest.mark.quick("wait-9", "wait-2", "locked-9")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("how", ["wait", "locked", "ctrl-c"])
 def test_all_end_with_the_first_one_and_leave_nothing(start, tmp_path, how, number):
     process, family, _ = start(2, how)
@@ -116,7 +107,7 @@ def test_all_end_with_the_first_one_and_leave_nothing(start, tmp_path, how, numb
     as_ctrl_c = signal.SIGINT if how == "ctrl-c" else number
     assert process.wait(20) == (-9 if number == signal.SIGKILL else 128 + as_ctrl_c)
     assert not psutil.wait_procs(family, timeout=5)[1]
-    wait_until_empty(tmp_path)
+    assert number == signal.SIGKILL or not list(tmp_path.iterdir())
 
 
 POOL = """
@@ -159,8 +150,8 @@ def test_the_processes_of_a_pool_end_with_the_first_one(tmp_path, start_method, 
             time.sleep(0.2)
         err = process.stderr.read().decode()
     assert not psutil.wait_procs(family, timeout=10)[1] and "Traceback" not in err, err
-    wait_until_empty(Path(temporary))
-    Path(temporary).rmdir()
+    assert number == signal.SIGKILL or not list(Path(temporary).iterdir())
+    shutil.rmtree(temporary)
 
 
 def test_a_program_that_a_user_has_started_outlives_its_shell(tmp_path):
@@ -172,19 +163,6 @@ def test_a_program_that_a_user_has_started_outlives_its_shell(tmp_path):
     time.sleep(1)
     assert process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     process.kill()
-
-
-def test_a_family_of_another_machine_is_none_of_ours(start, tmp_path):
-    """A scheduler may pass on the environment of a program on another machine."""
-    process, _, _ = start(0, 0, STARTED_BY_PROCESS="1@elsewhere")
-    assert process.wait(20) == 0 and not list(tmp_path.iterdir())
-
-
-def test_without_a_place_for_temporary_files_there_is_a_line():
-    """Root may write everywhere, so a full disk is simulated instead of a missing permission."""
-    full = "import tempfile\ndef full(**_): raise OSError(28, 'No space left on device')\ntempfile.mkdtemp = full\n"
-    done = python(full + CHAIN, 0, 0, CHAIN, expect=1)
-    assert done.stderr == "program: error: no temporary folder can be made: No space left on device\n"
 
 
 # --- Signals ---
@@ -246,33 +224,6 @@ def test_ctrl_c_reaches_a_process_that_is_started_when_it_is_in_its_program():
     assert (done.stdout, done.stderr) == ("130\n", "child: interrupted\n")
 
 
-# --- Memory ---
-
-# Takes all memory down to the last byte before an error is raised.
-FULL = """
-import resource, sys
-from common.platform.ending import as_program
-from common.record.memory import out_of_memory_as_user_error
-from common.spec.options import TrainConfig
-is_memory_error = lambda error: isinstance(error, MemoryError)
-with as_program("program"), out_of_memory_as_user_error(TrainConfig(devices=1), "cpu", is_memory_error):
-    resource.setrlimit(resource.RLIMIT_AS, (10**9, 10**9))
-    taken, size = None, 2**24
-    while size:
-        try:
-            taken = taken, bytes(size)
-        except MemoryError:
-            size //= 2
-    raise MemoryError
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not limit the address space")
-def test_a_program_without_any_memory_left_names_the_option():
-    (line,) = python(FULL, expect=1).stderr.splitlines()
-    assert line.startswith("program: error: out of memory with --batch-size 64 (")
-
-
 # --- Output ---
 
 PRINTS = """
@@ -290,26 +241,8 @@ with as_program("program"):
 """
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize(
-    ("redirected", "status", "said"),
-    [
-        ('| { read -r line; exec <&-; touch "$3"; }', 0, "program: prints no more: Broken pipe\n"),
-        ("> /dev/full", 1, "program: prints no more: No space left on device\n"),
-        ("<&- >&-", 0, ""),
-        ("<&- >&- 2>&-", 0, ""),
-        ("2> /dev/full", 0, ""),
-    ],
-)
-def test_a_program_ends_as_usual_whatever_its_output_does(tmp_path, redirected, status, said, unbuffered):
-    command = f'"$0" -c "$1" "$2" "$3" {redirected}; exit ${{PIPESTATUS[0]}}'
-    reader_is_gone = tmp_path / "gone"
-    if "|" not in redirected:
-        reader_is_gone.touch()
-    done = subprocess.run(
-        ["bash", "-c", command, sys.executable, PRINTS, str(tmp_path / "done"), str(reader_is_gone)],
-        env={"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": unbuffered, "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stderr) == (status, said) and (tmp_path / "done").exists()
+def test_a_program_goes_on_when_the_reader_of_its_output_has_ended(tmp_path):
+    command = '"$0" -c "$1" "$2" "$3" | { read -r line; exec <&-; touch "$3"; }; exit ${PIPESTATUS[0]}'
+    places = (tmp_path / "done", tmp_path / "gone")
+    done = run("bash", "-c", command, sys.executable, PRINTS, *places, PYTHONPATH=str(REPOSITORY))
+    assert not done.stderr and (tmp_path / "done").exists()

@@ -213,7 +213,7 @@ def test_a_run_uses_the_highest_instructions_that_work(machine, tmp_path, implem
 
 @pytest.mark.quick("tf")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_if_all_crash_a_run_ends_with_one_line(machine, tmp_path, fault, implementation):
+def test_if_all_crash_a_run_ends_with_one_line(machine, tmp_path, implementation):
     machine.ends(ALL_CRASH)
     done, _ = train(implementation, tmp_path, "--precision", "bf16-mixed", expect=2)
     error = done.stderr.splitlines()[-1]
@@ -222,7 +222,6 @@ def test_if_all_crash_a_run_ends_with_one_line(machine, tmp_path, fault, impleme
         " amx_bf16, avx512_bf16, but half precision crashes (SIGILL) with every instruction set; use --precision 32"
     )
     assert not (tmp_path / "run" / "result.json").exists()
-    fault("instruction", implementation, 2, error, "what the processor can do is tried in a process of its own first")
 
 
 @pytest.mark.slow
