@@ -91,7 +91,7 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
         except UserError as error:  # the baseline was there at the start; without it the results are still shown
             no_baseline = str(error)
     options = request.options
-    warnings = find_cautions(tables, runs, options.verify != "never", options.repeats, options.ratio_within)
+    warnings = find_cautions(tables, runs, options.verify != "never", options.repeats)
     warnings = [*request.warnings, *corrections, *warnings]
     return Summary(folder, request, tables, list(runs), missing, warnings, changes, no_baseline)
 
