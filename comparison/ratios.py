@@ -1,4 +1,4 @@
-"""Ratios of speeds from raw samples: pairs of turns, intervals, verdicts, outliers. Simulations test them."""
+"""Ratios of speeds from raw samples: pairs of turns, intervals, verdicts. Simulations test them."""
 
 import math
 from collections.abc import Hashable, Sequence
@@ -112,14 +112,11 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
     for trimmed means ("Introduction to Robust Estimation and Hypothesis Testing"). With fewer pairs than MIN_BOOTSTRAP
     this interval is too narrow. It is then widened to contain Student's t interval, which has a higher confidence for
     the numbers of rounds in CONFIDENCE_OF_FEW.
-
-    The verdict is a difference if the interval does not contain 1, unless the ratio of the medians says the opposite.
     """
     logs = np.log(np.asarray(speeds) / np.asarray(reference))
     least, most = float(np.exp(logs.min())), float(np.exp(logs.max()))
     if len(logs) < MIN_ROUNDS:
         return Ratio(least, most)
-    medians = float(np.log(np.median(speeds) / np.median(reference)))
     confidence = CONFIDENCE_OF_FEW.get(len(logs), CONFIDENCE)
     logs = logs[1:] if len(logs) >= WARM_UP_FROM else logs
     interval = stats.bootstrap(
@@ -134,9 +131,8 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
     if len(logs) < MIN_BOOTSTRAP and np.ptp(logs) > SAME:
         t = stats.ttest_1samp(logs, 0).confidence_interval(confidence)
         low, high = min(low, float(t.low)), max(high, float(t.high))
-    estimate = float(_trimmed_mean(logs))
-    verdict = _verdict(low, high) if estimate * medians >= 0 else "no difference shown"
-    return Ratio(least, most, float(np.exp(estimate)), float(np.exp(low)), float(np.exp(high)), verdict)
+    estimate = float(np.exp(_trimmed_mean(logs)))
+    return Ratio(least, most, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high))
 
 
 def pairs_of_turns(
@@ -240,28 +236,10 @@ def _trimmed_mean(values: NDArray[np.float64], axis: int = -1) -> Any:
 
 
 def _verdict(low: float, high: float) -> Verdict:
+    """The one rule: a difference if the interval of the logarithm does not contain 0."""
     if low > 0:
         return "faster"
     return "slower" if high < 0 else "no difference shown"
-
-
-# Iglewicz and Hoaglin 1993, "How to Detect and Handle Outliers": modified z-scores above 3.5.
-OUTLIER_Z, MIN_FOR_OUTLIERS = 3.5, 5
-
-
-def outliers(speeds: Sequence[float], least: float) -> list[int]:
-    """Indices of outliers: speeds with a modified z-score above OUTLIER_Z that differ from the median by over `least`.
-
-    The modified z-score is the distance of a speed's logarithm from the median, divided by the median absolute
-    deviation. This is scaled to equal the standard deviation if samples are normal. `least` is a share of the median.
-    With fewer speeds than MIN_FOR_OUTLIERS there are no outliers.
-    """
-    logs = np.log(speeds)
-    if len(logs) < MIN_FOR_OUTLIERS:
-        return []
-    distances = np.abs(logs - np.median(logs))
-    spread = float(stats.median_abs_deviation(logs, scale="normal"))
-    return np.flatnonzero(distances > max(OUTLIER_Z * spread, np.log1p(least))).tolist()
 
 
 def outlying(sample: float, others: Sequence[float], least: float) -> bool:

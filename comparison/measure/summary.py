@@ -73,9 +73,8 @@ def summarise(folder: Path, request: Request, runs: Sequence[Run], missing: int)
     """Tables and warnings, from the runs that have ended so far."""
     tables = make_tables(folder, request, runs)
     options = request.options
-    warnings = find_cautions(tables, runs, options.verify != "never", options.repeats, options.ratio_within)
-    warnings = [*request.warnings, *warnings]
-    return Summary(folder, request, tables, list(runs), missing, warnings)
+    warnings = find_cautions(tables, runs, options.verify != "never", options.repeats)
+    return Summary(folder, request, tables, list(runs), missing, [*request.warnings, *warnings])
 
 
 # --- Tables: their rows can be compared with each other ---

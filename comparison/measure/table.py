@@ -520,7 +520,8 @@ class Row:
 
     @column()
     def stalled(self) -> float | None:
-        """Share of these turns' time lost because slow turns last longer than usual ones: [stalls](noise.md#stalls)."""
+        """Share of these turns' time lost because slow turns last longer than usual ones, see
+        [comparison.md](comparison.md#stalls)."""
         usual = time = 0.0
         for turns in map(self.turns, self.measured_runs):
             if turns:

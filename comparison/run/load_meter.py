@@ -4,8 +4,6 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
-from statistics import fmean
 
 import psutil
 
@@ -14,10 +12,9 @@ from common.record.monitor import machine_busy_seconds
 from common.record.results import TurnLine
 from comparison.run.program import Ended, Program, now
 
-STAT = Path("/proc/stat")
 # A run is disturbed if others used more than BUSY of all the machine's cores, and less than IDLE of them was idle.
 BUSY, IDLE = 0.10, 0.25
-QUIETER = "end other programs, leave them a core (--threads-per-device 1), or see docs/noise.md"
+QUIETER = "end other programs, leave them a core (--threads-per-device 1), or see docs/comparison.md"
 
 
 def load_disturbs(other: float, own: float | None) -> bool:
@@ -66,14 +63,9 @@ def _cpu_seconds_of_others(own: set[int]) -> dict[int, tuple[str, float]]:
 
 
 class LoadMeter:
-    """Measures the load of the machine, from the meter's creation until a program has ended.
-
-    Attributes:
-      trains: whether the program has begun to train; runnable threads are counted only from then on.
-    """
+    """Measures the load of the machine, from the meter's creation until a program has ended."""
 
     def __init__(self) -> None:
-        self.trains = False
         self._began, self._started, self._busy, self._own = (
             now(),
             time.monotonic(),
@@ -81,12 +73,6 @@ class LoadMeter:
             _own_seconds(),
         )
         self._periods = cpu_periods()
-        self._runnable: list[int] = []
-
-    def look(self) -> None:
-        """Counts the runnable threads; called repeatedly while the program runs."""
-        if self.trains and (runnable := _runnable_threads()) is not None:
-            self._runnable.append(runnable)
 
     def ended(self, program: Program, failure: str | None) -> Ended:
         seconds = time.monotonic() - self._started
@@ -96,7 +82,6 @@ class LoadMeter:
             started=self._began,
             process_seconds=seconds,
             other_load=max(0.0, other / seconds / (os.cpu_count() or 1)) if here else None,
-            runnable_threads=fmean(self._runnable) if self._runnable and here else None,
             throttled=self._throttled() if here else None,
             failure=failure,
         )
@@ -112,12 +97,3 @@ def _own_seconds() -> float:
     """Processor seconds of this process and of all its descendants that have ended and were waited for."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
-
-
-def _runnable_threads() -> int | None:
-    """Threads of the whole machine that run or wait for a core, without the caller's; None if not known."""
-    with suppress(OSError):
-        for line in STAT.read_text().splitlines():
-            if line.startswith("procs_running "):
-                return max(0, int(line.split()[1]) - 1)
-    return None

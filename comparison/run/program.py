@@ -91,8 +91,6 @@ class Ended(BaseModel):
       process_seconds: from before the process was started until it had ended.
       other_load: share of all cores that other programs used meanwhile, or that other tenants of the hardware took.
         None if not known: processes that srun has started do not count as this program's own.
-      runnable_threads: how many threads of the whole machine ran or waited for a core during the training, on average;
-        None if not known.
       throttled: share of the scheduler's periods in which a container's limit stopped processes; None without a limit.
       failure: one line that says why there is no result; None if the program exited with 0.
       group: from 1; programs of a round that do not fit into memory together train in turns in several groups.
@@ -103,7 +101,6 @@ class Ended(BaseModel):
     started: Moment
     process_seconds: float = Field(ge=0, allow_inf_nan=False)
     other_load: float | None = Field(ge=0, allow_inf_nan=False)
-    runnable_threads: float | None = Field(ge=0, allow_inf_nan=False)
     throttled: float | None = Field(ge=0, le=1)
     failure: Text | None
     group: Count = 1
@@ -111,8 +108,7 @@ class Ended(BaseModel):
     @classmethod
     def unknown(cls, failure: str) -> Self:
         """The end of a program of which only the failure is known."""
-        unknown = dict.fromkeys(("other_load", "runnable_threads", "throttled"))
-        return cls(started=NEVER, process_seconds=0.0, **unknown, failure=failure)
+        return cls(started=NEVER, process_seconds=0.0, other_load=None, throttled=None, failure=failure)
 
 
 def now() -> str:
@@ -156,7 +152,7 @@ class Record(Ended, Which):
       files_sha256: digest of its files when the run ended, see `integrity.py`; None if the run failed.
     """
 
-    schema_version: Literal[5]
+    schema_version: Literal[6]
     files_sha256: str | None = None
 
     @staticmethod
@@ -173,7 +169,7 @@ class Record(Ended, Which):
 
     @classmethod
     def make(cls, job: Job, session: int, ended: Ended) -> Self:
-        return cls(schema_version=5, **cls.identity_of(job), session=session, **ended.model_dump())
+        return cls(schema_version=6, **cls.identity_of(job), session=session, **ended.model_dump())
 
     @classmethod
     def failed(cls, job: Job, failure: str) -> Self:

@@ -15,7 +15,7 @@ from common.platform.files import writing
 from common.platform.launch import without_launcher
 from common.platform.machine import REPOSITORY
 from common.record.audited_states import STEPS_VARIABLE
-from common.record.results import METRICS_FILE, MetricsLine, StepLine, parse_metrics
+from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
 from comparison.run.load_meter import LoadMeter
 from comparison.run.program import Ended, Program
 from comparison.run.store import LOG_FILE, clear_unfinished
@@ -37,13 +37,8 @@ def run_program(program: Program, timeout: float, look_on: Callable[[MetricsLine
     """
     program = make_run_dir(program)
     load, failure = LoadMeter(), None
-
-    def see(line: MetricsLine) -> None:
-        load.trains = load.trains or isinstance(line, StepLine)
-        look_on(line)
-
     try:
-        run_process(program, timeout, see, load.look)
+        run_process(program, timeout, look_on)
     except UserError as error:
         failure = str(error)
     return load.ended(program, failure)
@@ -57,19 +52,14 @@ def make_run_dir(program: Program) -> Program:
     return program.model_copy(update={"config": program.config.replace(resume=cut_off)})
 
 
-def run_process(
-    program: Program, timeout: float, look_on: Callable[[MetricsLine], None], tick: Callable[[], None] = lambda: None
-) -> None:
+def run_process(program: Program, timeout: float, look_on: Callable[[MetricsLine], None]) -> None:
     """Runs an implementation to its end; its output goes to the run folder's log.
-
-    Args:
-      tick: called every POLL_SECONDS.
 
     Raises UserError for a run that can't be started, doesn't end in time or ends with another status than 0.
     """
     process = start(program)
     try:
-        _watch(process, MetricsTail(program.run_dir), timeout, look_on, tick)
+        _watch(process, MetricsTail(program.run_dir), timeout, look_on)
     finally:
         end_process_group(process, CHECKPOINT_SECONDS if program.config.checkpoint_every else GRACE_SECONDS)
     if failure := exit_failure(process.returncode):
@@ -207,7 +197,6 @@ def _watch(
     metrics: MetricsTail,
     timeout: float,
     look_on: Callable[[MetricsLine], None],
-    tick: Callable[[], None],
 ) -> None:
     """Waits until the process has ended. Raises UserError if it takes too long, or if its metrics are not valid."""
     patience = TimeLimit(timeout)
@@ -219,7 +208,6 @@ def _watch(
             return
         if patience.is_over():
             raise UserError(timeout_message(timeout))
-        tick()
         try:
             process.wait(POLL_SECONDS)
         except subprocess.TimeoutExpired:

@@ -27,7 +27,7 @@ import psutil
 from common.platform.control_groups import control_group_memory_left
 from common.platform.errors import UserError
 from common.record.monitor import free_gpu_memory
-from common.record.results import PlanLine, StepLine
+from common.record.results import PlanLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
 from comparison.run.follower import Follower
 from comparison.run.load_meter import LoadMeter
@@ -320,9 +320,7 @@ class TurnsMember:
         for line in self._tail.read():
             if isinstance(line, PlanLine):
                 self.total_steps, self.steps_per_epoch = line.total_steps, line.steps_per_epoch
-            self._load.trains = self._load.trains or isinstance(line, StepLine)
             self.follower.see(self.program, line)
-        self._load.look()
 
     def _has_ended(self, failure: str | None) -> None:
         """Called when the program has ended, or must end because of a failure."""

@@ -231,8 +231,6 @@ def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
         times = least_most(ratio.least, ratio.most)
         rounds = f"{num_rounds} round{'s' if num_rounds > 1 else ''}"
         return f"{name} trained {times} times as fast as {other} in {rounds}, too few to be sure"
-    if ratio.low is None or ratio.high is None:
-        return f"{name} trained {ratio.estimate:{RATIO}} times as fast as {other}"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
         name, other, ratio = other, name, ratio.inverse()

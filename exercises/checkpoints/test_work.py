@@ -1,8 +1,7 @@
 """Checks of checkpoints."""
 
 import contextlib
-import os
-from collections import OrderedDict
+from collections import OrderedDict, UserDict
 from pathlib import Path
 from unittest import mock
 
@@ -13,128 +12,104 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
+from exercises.conftest import largest_difference
+
 PATH = Path("after-2.ckpt")
-STEPS = 2  # in an epoch
 
 
-def make_network(seed):
-    """Some names begin with letters of "module.", and two contain "module." in the middle; none begins with it."""
+def make_training(seed):
+    """Names of the network begin with letters of "module." or have it in the middle; none begins with all of it."""
     torch.manual_seed(seed)
     outer = nn.Sequential(OrderedDict(module=nn.Linear(3, 2)))
-    layers = OrderedDict(lower=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), module=nn.Dropout(0.5), outer=outer)
-    return nn.Sequential(layers).double()
-
-
-def make_training(seed, epochs=6):
-    network = make_network(seed)
+    network = nn.Sequential(OrderedDict(lower=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), outer=outer)).double()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
-    return network, optimizer, CosineAnnealingLR(optimizer, epochs * STEPS)
+    return network, optimizer, CosineAnnealingLR(optimizer, 12)
 
 
-def train(model, optimizer, schedule, epochs):
-    for step in range(epochs.start * STEPS, epochs.stop * STEPS):
-        torch.manual_seed(step)  # for dropout
+def train(network, optimizer, schedule, epochs):
+    for _ in range(2 * epochs):  # 2 steps an epoch
         optimizer.zero_grad()
-        (model(torch.arange(12, dtype=torch.float64).reshape(4, 3)) ** 2).mean().backward()
+        (network(torch.arange(12, dtype=torch.float64).reshape(4, 3) ** 2) ** 2).mean().backward()
         optimizer.step()
         schedule.step()
 
 
-def weights(network):
-    return {name: value.tolist() for name, value in network.state_dict().items()}
-
-
-def wrapped(network):
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    return DistributedDataParallel(network)
-
-
-def names_in(content):
-    """The keys of a file's dictionaries, also of inner ones."""
-    return {*content}.union(*map(names_in, content.values())) if isinstance(content, dict) else set()
+def apart(network, other):
+    return largest_difference(network.state_dict().values(), other.state_dict().values())
 
 
 def test_names(work, ranks):
     """the file has the weights' own names, with and without DDP"""
+    network, *others = make_training(seed=0)
+
+    def names_in(content):
+        return {*content}.union(*map(names_in, content.values())) if isinstance(content, dict) else set()
 
     def save():
-        network, optimizer, schedule = make_training(seed=0)
-        for what, model in {"the network": network, "DistributedDataParallel": wrapped(network)}.items():
-            work.save_checkpoint(PATH, model, optimizer, schedule, 0)
-            names = names_in(torch.load(PATH, weights_only=False))
-            missing = [name for name in network.state_dict() if name not in names]
-            assert missing == [], f"names of weights that a file saved of {what} lacks: print the names that it has"
+        dist.init_process_group("gloo")
+        for model in (network, DistributedDataParallel(network)):
+            work.save_checkpoint(PATH, model, *others, 0)
+            missing = network.state_dict().keys() - names_in(torch.load(PATH, weights_only=False))
+            assert sorted(missing) == [], f"names that a file of {type(model).__name__} lacks: which does it have?"
 
     ranks(save, 1)
 
 
 def test_resumes(work):
     """training goes on as if it had not been interrupted"""
-    whole, *others = make_training(seed=0)
-    train(whole, *others, range(4))
-    half, *others = make_training(seed=0)
+    whole, half, again = (make_training(seed) for seed in (0, 0, 1))
+    train(*whole, 4)
     for epoch in range(2):
-        train(half, *others, range(epoch, epoch + 1))
-        work.save_checkpoint(PATH, half, *others, epoch)
-    again, optimizer, schedule = make_training(seed=1, epochs=9)
-    hint = "the epoch to resume with after epoch 1: is the epoch in the file done?"
-    assert work.load_checkpoint(PATH, again, optimizer, schedule) == 2, hint
-    others = [name for name, value in weights(again).items() if value != weights(half)[name]]
-    assert others == [], "weights that loading has not restored: are they all in the file, and who loads them?"
+        train(*half, 1)
+        work.save_checkpoint(PATH, *half, epoch)
+    first = work.load_checkpoint(PATH, *again)
+    assert first == 2, "the epoch to resume with after epoch 1: is the epoch in the file done?"
+    away = apart(again[0], half[0])
+    assert away == 0, f"loaded weights are {away:.1e} away from the saved ones: are all in the file, and who loads them?"
     hint = "a rate that falls from 0.1 to 0 in 6 epochs, after 2: which object holds it, and who changes it?"
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.075), hint
-    train(again, optimizer, schedule, range(2, 4))
-    hint = "2 epochs and 2 more have not led to the weights of 4 in a row: what do optimizer and schedule remember?"
-    assert weights(again) == weights(whole), hint
+    assert again[1].param_groups[0]["lr"] == pytest.approx(0.075), hint
+    train(*again, 2)
+    away = apart(again[0], whole[0])
+    assert away == 0, f"2 epochs and 2 more end {away:.1e} away from 4: what do optimizer and schedule remember?"
 
 
-def test_inference(work, ranks):
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_inference(work, prefix):
     """weights of DDP, and of the network itself, are ready for inference"""
-
-    def load():
-        for what, model in {"network": make_network(seed=0), "DDP": wrapped(make_network(seed=0))}.items():
-            torch.save(model.state_dict(), PATH)
-            loaded = work.load_for_inference(PATH, make_network(seed=1))
-            hint = f"the weights of a file from the {what} are not loaded: does it have the prefix, or not?"
-            assert weights(loaded) == weights(make_network(seed=0)), hint
-            training = [name or "the network" for name, layer in loaded.named_modules() if layer.training]
-            assert training == [], "layers in training mode: in which mode are dropout and batch normalisation?"
-
-    ranks(load, 1)
-
-
-class Trap:
-    """Code in a file from an unknown source: a call that is made when the file is read."""
-
-    def __reduce__(self):
-        return os.mkdir, ("trapped",)
+    network, other = (make_training(seed)[0] for seed in (0, 1))
+    torch.save({prefix + name: values for name, values in network.state_dict().items()}, PATH)
+    loaded = work.load_for_inference(PATH, other)
+    away = apart(loaded, network)
+    assert away == 0, f"names with {prefix!r} in front: loaded weights are {away:.1e} away from those in the file: why?"
+    modes = [name or "the network" for name, layer in loaded.named_modules() if layer.training]
+    assert modes == [], "layers in training mode: in which mode is batch normalisation?"
 
 
 def test_refuses(work):
-    """a file with other weights is refused, and code in it is not run"""
-    torch.save(make_network(seed=0).state_dict(), PATH)
-    work.load_for_inference(PATH, make_network(seed=1))
-    for missing, more in (("outer.module.bias", {}), ("", {"more.bias": torch.zeros(2)})):
-        right = make_network(seed=0).state_dict()
-        right.pop(missing, None)
-        torch.save({**right, **more}, PATH)
+    """a file with other weights is refused, or with objects that bring code"""
+    network = make_training(seed=0)[0]
+    right = network.state_dict()
+    torch.save(right, PATH)
+    work.load_for_inference(PATH, network)
+    bias = right.pop("outer.module.bias")
+    right_again = {**right, "outer.module.bias": bias}
+    for what, content in {
+        "lacks a weight": right,
+        "has a weight too many": {**right_again, "more": bias},
+        "has a weight of another shape": {**right, "outer.module.bias": bias[:1]},
+        "has an object of a class, which runs code (a UserDict)": UserDict(right_again),
+    }.items():
+        torch.save(content, PATH)
         with contextlib.suppress(Exception):  # however it refuses
-            work.load_for_inference(PATH, make_network(seed=1))
-            pytest.fail(
-                f"a file was loaded that lacks {missing or 'nothing'} and has {[*more]}: who compares the names?"
-            )
-    torch.save({**make_network(seed=0).state_dict(), "more": Trap()}, PATH)
-    with contextlib.suppress(Exception):
-        work.load_for_inference(PATH, make_network(seed=1))
-    assert not Path("trapped").exists(), "a file made a folder when it was read: what does torch.load read, if allowed?"
+            work.load_for_inference(PATH, network)
+            pytest.fail(f"a file was loaded that {what}: which call should refuse it?", pytrace=False)
 
 
 def test_from_gpu(work):
     """files that a GPU has saved are read where there is none"""
-    network, *others = make_training(seed=0)
+    training = make_training(seed=0)
     with mock.patch("torch.serialization.location_tag", return_value="cuda:2"):
-        work.save_checkpoint(PATH, network, *others, 1)
-        torch.save(network.state_dict(), "weights.pt")
-    work.load_checkpoint(PATH, *make_training(seed=1))
-    work.load_for_inference(Path("weights.pt"), make_network(seed=1))
+        work.save_checkpoint(PATH, *training, 1)
+        torch.save(training[0].state_dict(), "weights.pt")
+    work.load_checkpoint(PATH, *training)
+    work.load_for_inference(Path("weights.pt"), training[0])

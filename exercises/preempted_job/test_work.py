@@ -94,7 +94,9 @@ def test_sorted_numbers(work):
 
 def test_saves(work, ranks):
     """rank 0 saves, all ranks wait; the older checkpoints are whole at any moment, and the last two are kept"""
-    folder = make_folder("job", dict.fromkeys(("notes.txt", *(f"step-{number}.pt" for number in (3, 4, 50, 60))), b""))
+    folder = make_folder(
+        "job", dict.fromkeys(("notes.txt", *(f"step-{number}.pt" for number in (2, 3, 4, 50, 60))), b"")
+    )
 
     def save():
         dist.init_process_group("gloo")

@@ -10,7 +10,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-save_whole = torch.save
+WEIGHTS, PATH = {"weight": torch.arange(3)}, Path("weights", "model.pt")
 
 
 def group():
@@ -20,28 +20,28 @@ def group():
     return dist.get_rank()
 
 
+def before_rename(call):
+    """Calls `call(src, dst)` just before os.replace or os.rename, which pathlib uses too, renames a file."""
+
+    def patched(real):
+        return lambda src, dst, **options: (call(Path(src), Path(dst)), real(src, dst, **options))
+
+    return mock.patch.multiple(os, replace=patched(os.replace), rename=patched(os.rename))
+
+
 def test_one_download(work, ranks):
     """the data are downloaded once, and nobody reads data that are not complete"""
+    Path("data").write_text("ha")  # left by a program that was ended during the download
 
     def prepare():
-        rank, calls = group(), []
-        if rank == 0:
-            Path("data").write_text("ha")  # left by a program that was ended during the download
-        dist.barrier()
-
-        def download(path):
-            calls.append(rank)
-            path.write_text("ha")
-            time.sleep(0.3)
-            path.write_text("whole")
-
-        # The others must wait for rank 0, not for a fixed time: time.sleep does nothing there.
-        with contextlib.nullcontext() if rank == 0 else mock.patch("time.sleep"):
+        rank, sleep = group(), time.sleep
+        download = mock.Mock(side_effect=lambda path: (sleep(0.5), path.write_text("whole")))
+        with mock.patch("time.sleep"):  # does nothing: the others must wait for rank 0, not for a fixed time
             work.prepare(Path("data"), download, rank)
-        return calls, Path("data").read_text()
+        return download.call_count, Path("data").read_text()
 
     calls, found = zip(*ranks(prepare, 3))
-    assert sum(calls, []) == [0], "ranks that called download(): which ranks run each of your lines?"
+    assert calls == (1, 0, 0), "how often each rank called download(): which ranks run each of your lines?"
     assert found == ("whole",) * 3, "what the ranks read after prepare(): what holds the others back?"
 
 
@@ -56,56 +56,43 @@ def test_one_message(work, ranks):
     assert ranks(log, 3) == ["loss 0.1\n", "", ""], "what each rank printed: which ranks get past your condition?"
 
 
-def slow_save(obj, f, *_, **__):
-    """torch.save on a slow disk: the second half is written later."""
-    buffer = io.BytesIO()
-    save_whole(obj, buffer)
-    whole = buffer.getvalue()
-    with contextlib.nullcontext(f) if hasattr(f, "write") else open(f, "wb") as file:
-        file.write(whole[: len(whole) // 2])
-        file.flush()
-        time.sleep(0.3)
-        file.write(whole[len(whole) // 2 :])
-
-
 def test_one_save(work, ranks):
     """the weights are saved once, and when save() returns, every process can load them"""
+    PATH.parent.mkdir()
 
     def save():
-        rank, calls = group(), []
-        with mock.patch("torch.save", lambda *given, **options: (calls.append(rank), slow_save(*given, **options))):
-            work.save({"weight": torch.arange(3)}, Path("model.pt"), rank)
-        return calls, torch.load("model.pt")["weight"].tolist() if Path("model.pt").exists() else "no file"
+        rank = group()
+        with mock.patch("torch.save", wraps=torch.save) as saved, before_rename(lambda *_: time.sleep(0.5)):
+            work.save(WEIGHTS, PATH, rank)
+        return saved.call_count, torch.load(PATH)["weight"].tolist() if PATH.exists() else "no file"
 
     calls, found = zip(*ranks(save, 3))
-    assert sum(calls, []) == [0], "ranks that called torch.save: which ranks run each of your lines?"
+    assert calls == (1, 0, 0), "how often each rank called torch.save: which ranks run each of your lines?"
     assert found == ([0, 1, 2],) * 3, "what each rank loads: what has rank 0 done by the time that the others return?"
 
 
 def test_never_half(work, ranks):
     """the file's name never stands for half a file"""
+    PATH.parent.mkdir()
+    PATH.write_text("old")
+    os.link(PATH, "open")  # a hard link stands for a reader who has opened the old file
+
+    def cut_off(obj, f, *_, **__):
+        (f.write if hasattr(f, "write") else Path(f).write_bytes)(b"ha")
+        raise KeyboardInterrupt
+
+    def look(src, dst):
+        assert src.resolve().parent == dst.resolve().parent, "where the unfinished file is, and the old one"
+        assert dst.exists(), "the old file is gone before the new one has its name: what does a reader find then?"
 
     def save():
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-        folder = Path("weights")
-        folder.mkdir()
-        (folder / "model.pt").write_text("the last one")
-        os.link(folder / "model.pt", "open")  # a hard link stands for a reader who has opened the old file
-
-        def cut_off(obj, f, *_, **__):
-            with contextlib.nullcontext(f) if hasattr(f, "write") else open(f, "wb") as file:
-                file.write(b"ha")
-            assert Path(file.name).resolve().parent == folder.resolve(), "the unfinished file is in another folder"
-            raise KeyboardInterrupt
-
+        group()
         with mock.patch("torch.save", cut_off), contextlib.suppress(KeyboardInterrupt):
-            work.save({"weight": torch.arange(3)}, folder / "model.pt", 0)
-        after_half = (folder / "model.pt").read_text(errors="replace") if (folder / "model.pt").exists() else "nothing"
-        work.save({"weight": torch.arange(3)}, folder / "model.pt", 0)
-        opened = Path("open").read_text(errors="replace")
-        return after_half, opened, torch.load(folder / "model.pt")["weight"].tolist()
+            work.save(WEIGHTS, PATH, 0)
+        assert PATH.read_bytes() == b"old", "under the name, if torch.save is cut off: which file was it writing?"
+        with before_rename(look):
+            work.save(WEIGHTS, PATH, 0)
+        assert Path("open").read_bytes() == b"old", "what a reader of the old file has: what changes a file's content?"
+        assert PATH.read_bytes() != b"old", "after save() the old file is still there: when do you not save at all?"
 
-    ((after_half, opened, weight),) = ranks(save, 1)
-    assert after_half == "the last one", "under the name, if torch.save is cut off: which of your lines still run?"
-    assert weight == [0, 1, 2], "under the name after the next save(): when do you not save at all?"
-    assert opened == "the last one", "what a reader of the old file has: who changes a name, and who what is in a file?"
+    ranks(save, 1)

@@ -36,6 +36,7 @@ class MadeUp:
       proof_failure: why the run in 64 bits has no result.
       turns: the turns of its training, see `made_up_turns`.
       tuned: the settings of `--mode tuned`.
+      audited: whether a step of it was audited.
       wrong_step: what an audit says of a step that is wrong; None: the step is right.
       changes: other values for fields of the result.
     """
@@ -47,10 +48,11 @@ class MadeUp:
     proof_failure: str | None = None
     process_seconds: float = 12.0
     other_load: float = 0.0
-    runnable_threads: float | None = None
     throttled: float | None = None
     failure: str | None = None
     session: int = 1
+    group: int = 1
+    audited: bool = True
     turns: tuple[TurnLine, ...] = ()
     tuned: Settings = Settings()
     wrong_step: str | None = None
@@ -109,15 +111,15 @@ def write_run(folder, job, truth, number):
     run_dir = folder / job.path
     run_dir.mkdir(parents=True)
     record = Record(
-        schema_version=5,
+        schema_version=6,
         **Record.identity_of(job),
         session=truth.session,
         started=f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00",
         process_seconds=truth.process_seconds,
         other_load=truth.other_load,
-        runnable_threads=truth.runnable_threads,
         throttled=truth.throttled,
         failure=truth.failure,
+        group=truth.group,
     )
     if truth.failure:
         (run_dir / "log.txt").write_text("the reason\n")
@@ -128,7 +130,10 @@ def write_run(folder, job, truth, number):
         step = Audit(
             first_step=7, last_step=7, same=wrong is None, difference=0.5 if wrong else 0, explained=1e-5, note=wrong
         )
-        write_json_model(run_dir / AUDITS_FILE, Audits(steps=[step], evaluations=[], state_bytes=1, seconds=0.1))
+        write_json_model(
+            run_dir / AUDITS_FILE,
+            Audits(steps=[step] if truth.audited else [], evaluations=[], state_bytes=1, seconds=0.1),
+        )
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
 
 

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from common.platform.machine import num_cores
 from common.spec.options import TrainConfig
 from comparison.run import load_meter
 from comparison.run.load_meter import LoadMeter
@@ -37,19 +36,6 @@ def test_a_busy_loop_beside_is_seen(busy_loops):
     assert 1 <= ended.process_seconds < 5 and ended.failure is None
 
 
-def test_threads_are_counted_while_it_trains(busy_loops):
-    meter = LoadMeter()
-    meter.look()
-    assert meter.ended(PROGRAM, None).runnable_threads is None
-    busy_loops(num_cores() + 2)
-    time.sleep(0.5)
-    meter.trains = True
-    for _ in range(20):
-        meter.look()
-        time.sleep(0.01)
-    assert meter.ended(PROGRAM, None).runnable_threads >= num_cores() + 1
-
-
 def test_a_limit_that_stopped_it(monkeypatch):
     periods = iter([(100, 10), (150, 35)])
     monkeypatch.setattr(load_meter, "cpu_periods", lambda: next(periods))
@@ -59,15 +45,7 @@ def test_a_limit_that_stopped_it(monkeypatch):
 
 
 def test_what_srun_has_started_is_not_distinguished_from_others():
-    program = PROGRAM.model_copy(update={"starter": ("srun",)})
+    on_two_nodes = PROGRAM.config.replace(num_nodes=2, devices=1)
+    program = PROGRAM.model_copy(update={"config": on_two_nodes})
     ended = LoadMeter().ended(program, "failed")
-    assert (ended.other_load, ended.runnable_threads, ended.throttled, ended.failure) == (None, None, None, "failed")
-
-
-@pytest.mark.parametrize("trains", [True, False])
-def test_where_nobody_counts_threads(monkeypatch, tmp_path, trains):
-    monkeypatch.setattr(load_meter, "STAT", tmp_path / "nothing")
-    meter = LoadMeter()
-    meter.trains = trains
-    meter.look()
-    assert meter.ended(PROGRAM, None).runnable_threads is None
+    assert (ended.other_load, ended.throttled, ended.failure) == (None, None, "failed")

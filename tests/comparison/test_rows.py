@@ -413,7 +413,7 @@ def test_stalls_are_reported_beside_the_ratio_of_usual_turns(tmp_path, implement
     rows = {row.implementation: row for row in summary.tables[0].rows}
     assert rows["tf"].stalled == pytest.approx(36 / 76) and rows["pt"].stalled == pytest.approx(0)
     (warning,) = [one for one in summary.warnings if "stalls" in one]
-    assert warning.startswith("TensorFlow: stalls take 47% of its turns' time")
+    assert warning.startswith("TensorFlow: stalls take 47% of its turns' time, and are not in any speed")
 
     summary = comparison(tmp_path / "others", lambda job: make(job, load=0.6), **options)
     assert conclusions(summary.tables[0])[0] == "PyTorch trained 1.50 times as fast as TensorFlow (1.50 to 1.50)"
