@@ -109,7 +109,7 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
         variants = tuned(variants, maker.runs, options.target_accuracy)
         prover = Prover(folder, request, view.say)
         if options.verify == "auto":
-            prover.make(proof_jobs(variants, contenders(options), options.all_seeds[0]))
+            prover.make(proof_jobs(variants, contenders(options), options.seeds[0]))
         side_runner = SideRunner(folder, request, variants, view.say)
         if options.check_learning:
             make_memorising_runs(side_runner)

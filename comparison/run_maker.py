@@ -154,7 +154,9 @@ def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | Non
             if run.result and run.result.config.learning_rate:
                 rates.setdefault(run.result.config.learning_rate, []).append(run)
         if not rates:
-            raise UserError(f"--tune-over: none of the rates could be trained for {variant.name}: {_failure(searches)}")
+            raise UserError(
+                f"--sweep-learning-rate: none of the rates could be trained for {variant.name}: {_failure(searches)}"
+            )
         used = [run.result.config.learning_rate for run in of_variant if run.result and not run.record.rate_search]
 
         def merit(rate: float, rates: dict[float, list[Run]] = rates) -> tuple[float, ...]:

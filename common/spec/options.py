@@ -208,9 +208,6 @@ class TrainingOptions(BaseModel):
     sync_batchnorm: bool = option(
         "network", False, description="batch normalisation over the batch of all replicas, not over each one's shard"
     )
-    initial_weights: Path | None = option(
-        "place", None, description="a model.safetensors to start from; unset: made from --seed"
-    )
 
     epochs: int = option(
         "schedule", 20, neutral=1, shown="first", gt=0, le=10**6, description="passes over the training set"
@@ -234,13 +231,6 @@ class TrainingOptions(BaseModel):
         description="pad training images with N black pixels on each side, and crop them at random back to their size",
     )
     horizontal_flip: bool = option("regularisation", False, description="mirror half of the training images, at random")
-    seed: int = option(
-        "data",
-        0,
-        ge=0,
-        lt=2**63,
-        description="seed of initial weights, example order, dropout, augmentation and synthetic data",
-    )
 
     # --- Update rule and schedule ---
 
@@ -479,6 +469,16 @@ class TrainConfig(TrainingOptions):
         shown="first",
         description="continue from this checkpoint, or from the latest one in this run folder, made by any"
         " implementation; auto: from the latest in --run-dir, or from the start if there is none",
+    )
+    seed: int = option(
+        "data",
+        0,
+        ge=0,
+        lt=2**63,
+        description="seed of initial weights, example order, dropout, augmentation and synthetic data",
+    )
+    initial_weights: Path | None = option(
+        "place", None, description="a model.safetensors to start from; unset: made from --seed"
     )
     verify_steps: int | None = option(
         "training",

@@ -72,10 +72,10 @@ def further_rounds(
     missing: list[Job] = []
     first = first_rounds(options)
     in_turns = options.turns == "auto" and len(contenders(options)) > 1
-    has_ratio = in_turns or options.repeats * len(options.all_seeds) >= MIN_ROUNDS
+    has_ratio = in_turns or options.repeats * len(options.seeds) >= MIN_ROUNDS
     retakes = options.disturbed == "retake" and has_ratio
     for variant in variants:
-        for seed in options.all_seeds:
+        for seed in options.seeds:
             disturbed: list[bool] = []
             of_seed: list[Run] = []
             while True:

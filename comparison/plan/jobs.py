@@ -9,8 +9,13 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+<<<<<<< HEAD
 from common.implementations import implementation_title, modes_of
 from common.platform.cli import complaint, option_name
+=======
+from common.implementations import implementation_title
+from common.platform.cli import as_typed, complaint, option_name
+>>>>>>> retire-b
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
 from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, options_of_kind
@@ -125,8 +130,8 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         swept[field] = values
     if "scaling" in options.model_fields_set and not {option_name(field)[2:] for field in swept} & {*SCALED}:
         raise UserError(f"--scaling {options.scaling}: needs --sweep {' or '.join(f'{name}=N,N' for name in SCALED)}")
-    if options.sweep_learning_rate == "tune" and "learning_rate" in swept:
-        raise UserError("--sweep-learning-rate tune: not together with a sweep of the learning rate itself")
+    if options.rates and "learning_rate" in swept:
+        raise UserError("--sweep-learning-rate: no rates to choose from where a sweep sets the learning rate itself")
     if (count := math.prod(map(len, swept.values()))) > MAX_RUNS:
         raise UserError(f"--sweep: {count:,} variants; {MAX_RUNS:,} at most")
     variants = []
@@ -158,8 +163,9 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
                     raise UserError(f"--sweep-learning-rate linear: {rate:g} {complaint(error.errors()[0])}") from None
             variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
     if options.sweep_learning_rate != "keep" and len({variant.config.examples_per_step for variant in variants}) < 2:
-        raise UserError(f"--sweep-learning-rate {options.sweep_learning_rate}: no sweep changes the batch size")
-    count = len(variants) * len(contenders(options)) * len(options.all_seeds) * options.repeats
+        given = as_typed(options.sweep_learning_rate)
+        raise UserError(f"--sweep-learning-rate {given}: no sweep changes the batch size")
+    count = len(variants) * len(contenders(options)) * len(options.seeds) * options.repeats
     if count > MAX_RUNS:
         raise UserError(f"--repeats {options.repeats}: makes {count:,} runs; {MAX_RUNS:,} at most")
     return variants
@@ -171,10 +177,10 @@ def rate_search_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Ite
     One implementation is enough, since all are the same training. The seeds are not those of the tables: a rate that
     was chosen by its results with the seeds of the tables would look better there than it is.
     """
-    first = max(options.all_seeds) + 1
-    for offset in range(len(options.all_seeds)):
-        for variant in variants if options.sweep_learning_rate == "tune" else ():
-            for rate in options.tune_over:
+    first = max(options.seeds) + 1
+    for offset in range(len(options.seeds)):
+        for variant in variants:
+            for rate in options.rates:
                 config = variant.config.made_for("rate search", learning_rate=rate, seed=first + offset)
                 yield Job(variant, options.implementations[0], first + offset, 1, True, config)
 
@@ -185,7 +191,7 @@ def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iter
     Rounds are the outer loop, so that a drift of the machine affects all variants and implementations alike. Every
     round begins with another variant and another implementation than the round before.
     """
-    for number, seed in itertools.product(range(1, first_rounds(options) + 1), options.all_seeds):
+    for number, seed in itertools.product(range(1, first_rounds(options) + 1), options.seeds):
         for variant in _rotated(variants, _turn(options, seed, number)):
             yield from jobs_of_round(options, variant, seed, number)
 
@@ -204,7 +210,7 @@ def jobs_of_round(options: CompareConfig, variant: Variant, seed: int, number: i
 
 
 def _turn(options: CompareConfig, seed: int, number: int) -> int:
-    return (number - 1) * len(options.all_seeds) + options.all_seeds.index(seed)
+    return (number - 1) * len(options.seeds) + options.seeds.index(seed)
 
 
 def contenders(options: CompareConfig) -> list[Contender]:
@@ -226,8 +232,8 @@ def _parse(item: str) -> tuple[str, list[str]]:
     if not field or not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
     swept = {*options_of_kind(TrainingOptions, *TRAINED)}
-    # Seeds have an option of their own; a shape and stages are several values.
-    if field not in swept - {"seed", "image_shape", "stages"}:
+    # A shape and stages are several values.
+    if field not in swept - {"image_shape", "stages"}:
         others = {
             "seed": "seeds have an option of their own, --seeds",
             "mode": "--mode plain tuned makes a row of each",

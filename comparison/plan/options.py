@@ -46,6 +46,12 @@ def _percent(value: Any) -> Any:
 
 Percent = Annotated[float, BeforeValidator(_percent), Field(gt=0, lt=1, allow_inf_nan=False)]
 
+
+def _single_word(value: Any) -> Any:
+    """`linear` instead of a list with this word, which the command line gives."""
+    return value[0] if value in (["keep"], ["linear"]) else value
+
+
 SHORT_NAMES = {implementation.title.lower(): name for name, implementation in IMPLEMENTATIONS.items()}
 SHORT_NAMES["torch"] = "pt"
 
@@ -132,7 +138,13 @@ class CompareConfig(TrainingOptions):
         " speeds and ratios and run new ones, at most half as many as --repeats; keep:"
         " count them",
     )
-    seeds: list[Seed] = option("repeating", [], description="seeds, for the spread of accuracy; unset: --seed alone")
+    seeds: list[Seed] = option(
+        "repeating",
+        [0],
+        min_length=1,
+        description="seeds of initial weights, example order, dropout, augmentation and synthetic data; several show"
+        " the spread of accuracy",
+    )
     resume: Path | None = option(
         "folder",
         None,
@@ -154,13 +166,12 @@ class CompareConfig(TrainingOptions):
         description="in a sweep of devices or num-nodes: strong keeps the global batch size, weak multiplies it by the"
         " devices on all nodes",
     )
-    sweep_learning_rate: Literal["keep", "linear", "tune"] = option(
+    sweep_learning_rate: Annotated[Literal["keep", "linear"] | list[Rate], BeforeValidator(_single_word)] = option(
         "study",
         "keep",
-        description="the learning rate where a sweep changes the batch size: kept, scaled with it, or the best of "
-        "--tune-over for each batch size",
+        description="the learning rate where a sweep changes the batch size: kept, scaled with it, or the best of"
+        " several, such as 0.02 0.05 0.1, for each batch size",
     )
-    tune_over: list[Rate] = option("study", [], description="learning rates for --sweep-learning-rate tune")
 
     target_accuracy: float | None = option(
         "reading",
@@ -175,14 +186,15 @@ class CompareConfig(TrainingOptions):
 
     @model_validator(mode="after")
     def _compares(self) -> Self:
-        if self.seeds and "seed" in self.model_fields_set and self.seeds != [self.seed]:
-            raise ValueError(f"--seed {self.seed}: can't be combined with --seeds, which lists all seeds; leave it out")
-        for name in ("seeds", "tune_over", "implementations", "mode"):
-            values = getattr(self, name)
+        several: dict[str, list[Any]] = {
+            "seeds": self.seeds,
+            "sweep_learning_rate": self.rates,
+            "implementations": self.implementations,
+            "mode": self.mode,
+        }
+        for name, values in several.items():
             if twice := [value for value in values if values.count(value) > 1]:
                 raise ValueError(f"{option_name(name)} {twice[0]}: named twice")
-        if (self.sweep_learning_rate == "tune") != bool(self.tune_over):
-            raise ValueError("--sweep-learning-rate tune needs --tune-over RATE RATE ..., and --tune-over needs it")
         if self.ratio_within is not None and self.repeats <= FIRST_ROUNDS:
             raise ValueError(
                 f"--repeats {self.repeats}: with --ratio-within, {FIRST_ROUNDS} rounds are run in any case; give the"
@@ -200,16 +212,18 @@ class CompareConfig(TrainingOptions):
         return self.mode or ["plain"]
 
     @property
-    def all_seeds(self) -> list[int]:
-        return self.seeds or [self.seed]
+    def rates(self) -> list[float]:
+        """The learning rates of which each batch size gets the best; empty if it is not chosen so."""
+        return self.sweep_learning_rate if isinstance(self.sweep_learning_rate, list) else []
 
     def with_mode(self, *modes: Mode) -> "CompareConfig":
         """These options with the modes given, as if by hand."""
         return CompareConfig(**{**self.model_dump(exclude_unset=True), "mode": modes})
 
     def train_config(self) -> TrainConfig:
-        """The options for an implementation, with the first of the modes."""
-        return TrainConfig(**{name: getattr(self, name) for name in TrainingOptions.model_fields}, mode=self.modes[0])
+        """The options for an implementation, with the first of the modes and of the seeds."""
+        shared = {name: getattr(self, name) for name in TrainingOptions.model_fields}
+        return TrainConfig(**shared, mode=self.modes[0], seed=self.seeds[0])
 
     def check_implementations(self) -> None:
         """Raises UserError for a name without an implementation, a folder NAME_impl."""
@@ -249,10 +263,8 @@ class CompareConfig(TrainingOptions):
             if name not in options_of_kind(CompareConfig, "folder") and getattr(self, name) != getattr(stored, name)
         }
         stored_values = stored.model_dump(exclude_unset=True)
-        if "seeds" in given:
-            stored_values.pop("seed", None)  # --seeds must list this seed, too
         for name, had in (
-            ("seeds", stored.all_seeds),
+            ("seeds", stored.seeds),
             ("implementations", stored.implementations),
             ("mode", stored.mode),
         ):
@@ -267,7 +279,7 @@ class CompareConfig(TrainingOptions):
                 " that number or a larger one"
             )
         allowed = {*options_of_kind(CompareConfig, *kinds)}
-        if stored.sweep_learning_rate == "tune" and "repeating" in kinds:  # the chosen rates depend on these
+        if stored.rates and "repeating" in kinds:  # the chosen rates depend on these
             allowed -= {"seeds", "target_accuracy", "implementations", "mode"}
         for name in sorted(given.keys() - allowed):
             raise UserError(

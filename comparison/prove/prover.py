@@ -205,13 +205,11 @@ class Prover:
 
     def _digest(self, job: ProofJob) -> str:
         """Hex digest over everything that the losses of a proof depend on."""
-        weights = job.config.initial_weights
         here = describe_machine().model_dump(exclude={"hostname", "memory_bytes"})
         parts = {
             "implementation": job.implementation,
             "config": job.config.training_fields(),
             "data": job.data_sha256,
-            "initial_weights": hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
             "code": code_sha256(),
             "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
             "versions": _versions(self.request.options.interpreters()[job.implementation]),

@@ -54,7 +54,7 @@ class SideRunner:
         programs: dict[Path, Program] = {}
         titles = {}
         for variant in self.variants:
-            changed = change(variant.config.made_for("side run", seed=self.request.options.all_seeds[0]))
+            changed = change(variant.config.made_for("side run", seed=self.request.options.seeds[0]))
             for contender in contenders(self.request.options):
                 run_dir = self.folder.absolute() / path(dict(variant.values), contender.name)
                 if not is_made(run_dir):

@@ -65,7 +65,9 @@ def test_resumes(work):
     first = work.load_checkpoint(PATH, *again)
     assert first == 2, "the epoch to resume with after epoch 1: is the epoch in the file done?"
     away = apart(again[0], half[0])
-    assert away == 0, f"loaded weights are {away:.1e} away from the saved ones: are all in the file, and who loads them?"
+    assert away == 0, (
+        f"loaded weights are {away:.1e} away from the saved ones: are all in the file, and who loads them?"
+    )
     hint = "a rate that falls from 0.1 to 0 in 6 epochs, after 2: which object holds it, and who changes it?"
     assert again[1].param_groups[0]["lr"] == pytest.approx(0.075), hint
     train(*again, 2)

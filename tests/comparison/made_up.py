@@ -83,7 +83,7 @@ def made_up_turns(speeds, began=0.0, every=1.0, loads=None):
 
 def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, commands=("python compare.py",), **options):
     """Writes a comparison with `options`, and `make(job)` as the facts of each run; returns its summary."""
-    verify = {"verify": "never"} if "tune_over" in options else {}  # tests of rate searches need no proofs
+    verify = {"verify": "never"} if "sweep_learning_rate" in options else {}  # tests of rate searches need no proofs
     options = CompareConfig(**{"epochs": 2, "train_size": 640, "repeats": 1, **verify, **options})
     config = options.train_config().replace(accelerator="cpu")
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, command
     for number, job in enumerate(jobs):
         if only(job):
             write_run(folder, job, make(job), number)
-    for proof in proof_jobs(variants, contenders(options), options.all_seeds[0]) if options.verify == "auto" else ():
+    for proof in proof_jobs(variants, contenders(options), options.seeds[0]) if options.verify == "auto" else ():
         job = next(one for one in jobs if (one.variant.name, one.name) == (proof.variant.name, proof.name))
         write_proof(folder, proof, make(job))
     runs, missing = find_runs(folder, request)

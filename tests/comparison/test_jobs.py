@@ -88,14 +88,12 @@ def test_a_swept_learning_rate_is_scaled_too_and_not_tuned():
     assert [variant.config.learning_rate for variant in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
     with pytest.raises(UserError, match="--sweep-learning-rate linear: 2e.38 should be less than or equal to"):
         study(sweep=["batch-size=64,128"], learning_rate=1e38, sweep_learning_rate="linear")
-    with pytest.raises(UserError, match="not together with a sweep of the learning rate"):
-        study(**options, sweep_learning_rate="tune", tune_over=[0.1])
+    with pytest.raises(UserError, match="where a sweep sets the learning rate itself"):
+        study(**options, sweep_learning_rate=[0.1])
 
 
 def test_a_rate_search_has_runs_of_its_own_and_seeds_that_are_not_reported():
-    options, variants = study(
-        sweep=["batch-size=32,64"], sweep_learning_rate="tune", tune_over=[0.1, 0.2, 0.4], seeds=[0, 4]
-    )
+    options, variants = study(sweep=["batch-size=32,64"], sweep_learning_rate=[0.1, 0.2, 0.4], seeds=[0, 4])
     jobs = list(rate_search_jobs(options, variants))
     assert len(jobs) == 2 * 3 * 2 and {job.implementation for job in jobs} == {"tf"}
     assert {job.seed for job in jobs} == {5, 6}
@@ -113,7 +111,7 @@ def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
     def make(job):
         return MadeUp(accuracies=accuracies[job.config.batch_size, job.config.learning_rate])
 
-    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": "tune", "tune_over": [0.1, 0.2]}
+    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": [0.1, 0.2]}
     summary = comparison(tmp_path, make, only=lambda job: job.rate_search, epochs=3, **options)
     assert summary.missing == 6 and not summary.tables
     request = summary.request
@@ -130,7 +128,7 @@ def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path)
         failure = "exit status 1" if risky and job.seed == 3 else None
         return MadeUp(accuracies=(0.5, 0.99 if risky else 0.9), failure=failure)
 
-    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": "tune", "tune_over": [0.1, 0.2], "seeds": [0, 1]}
+    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": [0.1, 0.2], "seeds": [0, 1]}
     summary = comparison(tmp_path / "a", make, only=lambda job: job.rate_search, **options)
     variants = make_variants(summary.request.options, summary.request.config)
     assert [one.config.learning_rate for one in tuned(variants, list(summary.runs), None)] == [0.1, 0.1]
@@ -145,7 +143,7 @@ def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path)
 
 
 def test_what_has_been_run_keeps_its_rate(tmp_path):
-    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": "tune", "tune_over": [0.1, 0.2]}
+    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": [0.1, 0.2]}
     summary = comparison(tmp_path, lambda job: MadeUp(), **options)
     variants = make_variants(summary.request.options, summary.request.config)
     assert [one.config.learning_rate for one in tuned(variants, list(summary.runs), None)] == [0.05, 0.05]

@@ -50,7 +50,7 @@ def message(attempt, *arguments):
 
 
 given = ["--mixup", "0.2", "--journal", "diary"]
-tuned = ["--sweep", "batch-size=32,64", "--sweep-learning-rate", "tune", "--tune-over", "0.1"]
+tuned = ["--sweep", "batch-size=32,64", "--sweep-learning-rate", "0.1"]
 options = parse_options(CompareConfig, "compare.py", "about", [*given, *tuned])
 variants = make_variants(options, options.train_config())
 configs["rate search"] = next(rate_search_jobs(options, variants)).config

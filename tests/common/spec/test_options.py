@@ -176,6 +176,8 @@ def test_compare_passes_every_training_option_on():
     assert set(TrainConfig.model_fields) - set(CompareConfig.model_fields) == {
         "run_dir",
         "dry_run",
+        "seed",
+        "initial_weights",
         "verify_steps",
         "evaluate_on",
         "log_every_n_steps",
