@@ -9,13 +9,8 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-<<<<<<< HEAD
 from common.implementations import implementation_title, modes_of
-from common.platform.cli import complaint, option_name
-=======
-from common.implementations import implementation_title
 from common.platform.cli import as_typed, complaint, option_name
->>>>>>> retire-b
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
 from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, options_of_kind
