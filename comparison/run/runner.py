@@ -118,8 +118,7 @@ def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
     Args:
       environment: further environment variables.
     """
-    words = program.words or ("-m", f"{program.implementation}_impl")
-    command = [*program.starter, program.interpreter, *words]
+    command = [*program.starter, program.interpreter, "-m", f"{program.implementation}_impl"]
     if program.audited_steps:
         environment[STEPS_VARIABLE] = " ".join(map(str, program.audited_steps))
     log_file = program.run_dir / LOG_FILE
