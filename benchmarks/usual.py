@@ -1,55 +1,21 @@
-"""The usual way: mode tutorial of each implementation, compared with an independent program.
+"""The usual way: images per second of mode tutorial, divided by those of an independent program.
 
-The program (benchmarks/loops/NAME_usual.py) is what its framework's documentation teaches, without anything of this
+The program (`make_usual` in benchmarks/loops) is what its framework's documentation teaches, with nothing of this
 project but the network and the clock.
 
-python -m benchmarks.usual --data-dir DIR
+    python -m benchmarks.usual --data-dir DIR
 """
 
-from rich.console import Console
-
-from benchmarks.paired import (
-    DataConfig,
-    ImplementationsConfig,
-    Pair,
-    RoundsConfig,
-    TimedProgram,
-    make_folder,
-    measure_in_turns,
-    report_turns,
-)
+from benchmarks.limit import MNIST
+from benchmarks.paired import PairedConfig, make_folder, measure
 from common.platform.cli import parse_options
 from common.platform.ending import as_program
 from common.spec.options import TrainConfig
-
-
-class UsualConfig(DataConfig, RoundsConfig, ImplementationsConfig):
-    """`python -m benchmarks.usual --help` prints all options."""
-
-
-def main() -> None:
-    options = parse_options(UsualConfig, "python -m benchmarks.usual", "Measures mode tutorial.")
-    console = Console(highlight=False)
-    folder = make_folder(options, "usual")
-    config = TrainConfig(
-        dataset="mnist",
-        model="lenet",
-        batch_size=128,
-        epochs=1,
-        max_steps=300,
-        data_dir=options.data_dir.absolute(),
-        accelerator="cpu",
-        mode="tutorial",
-    )
-    programs, pairs = [], []
-    for name in options.implementations:
-        programs.append(TimedProgram(name, f"{name}_impl", config))
-        programs.append(TimedProgram(f"{name} usual", f"benchmarks.loops.{name}_usual", config))
-        pairs.append(Pair(name, f"{name} usual"))
-    run_dirs = measure_in_turns(programs, pairs, options.rounds, folder, console)
-    report_turns("usual", run_dirs, pairs, folder, console, {"config": config.training_fields()})
-
+from comparison.plan.jobs import Contender
 
 if __name__ == "__main__":
     with as_program("python -m benchmarks.usual"):
-        main()
+        options = parse_options(PairedConfig, "python -m benchmarks.usual", "Measures mode tutorial.")
+        config = TrainConfig(**MNIST, mode="tutorial", accelerator="cpu", data_dir=options.data_dir.absolute())
+        rows = {Contender(name, "tutorial"): config for name in options.implementations}
+        measure("usual", "usual", rows, options.rounds, make_folder(options, "usual"))

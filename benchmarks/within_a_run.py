@@ -1,15 +1,18 @@
-"""Pairs of times within a run: after each epoch the bare loop takes as many steps, in the same process.
+"""A run in turns with another loop of its framework, which takes as many steps after each epoch, in the same process.
 
-Two processes would be some seconds apart. In that time the speed of a shared machine changes by more than the
-differences that are measured here.
+The speed of a shared machine changes within seconds by more than the differences that are measured here.
+
+    python -m benchmarks.within_a_run {limit,usual} NAME OPTIONS      # OPTIONS: those of `python -m NAME_impl`
 """
 
 import json
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import numpy as np
 
-from common.backend import Backend
 from common.experiment import Experiment
 from common.platform.cli import parse_options
 from common.platform.ending import as_program
@@ -19,47 +22,48 @@ from common.record.sinks import Sink
 from common.spec.options import TrainConfig
 
 SPEED_FILE = "speed.json"
-BareLoop = Callable[[int], float]  # number of steps -> seconds
-MakeBare = Callable[[Experiment], BareLoop]
+Loop = Callable[[int], float]  # number of steps -> seconds
+MakeLoop = Callable[[Experiment], Loop]
 
 
-class BesideBare(Sink):
-    """Runs the bare loop after each epoch, in every process of the run.
+class Beside(Sink):
+    """Runs the other loop after each epoch. The first epoch and the first loop warm up."""
 
-    Args:
-      make_bare: makes the bare loop of a framework.
-    """
-
-    def __init__(self, make_bare: MakeBare) -> None:
-        self.make_bare = make_bare
+    def __init__(self, make_loop: MakeLoop) -> None:
+        self.make_loop = make_loop
         self.pairs: list[tuple[float, float]] = []
-        self.bare: BareLoop | None = None
 
     def start(self, experiment: Experiment) -> None:
         self.experiment = experiment
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
-        steps = self.experiment.plan.steps_per_epoch
-        if self.bare is None:  # the first epoch and the first bare loop warm up
-            self.bare = self.make_bare(self.experiment)
-            self.bare(steps)
-            return
-        self.pairs.append((epoch.train_seconds, self.bare(steps)))
+        if epoch.epoch == 1:
+            self.loop = self.make_loop(self.experiment)
+        self.pairs.append((epoch.train_seconds, self.loop(self.experiment.plan.steps_per_epoch)))
 
     def finish(self, result: RunResult) -> None:
-        ours, bare = np.array(self.pairs).T
-        images = result.train_count
+        ours, other = np.array(self.pairs[1:]).T
+        speeds = {"images_per_second": result.train_count / np.median(ours), "ratio": np.median(other / ours)}
         assert result.config.run_dir is not None
-        measured = {
-            "efficiency": np.median(bare / ours),
-            "images_per_second": images / np.median(ours),
-            "bare_images_per_second": images / np.median(bare),
-        }
-        write_text(result.config.run_dir / SPEED_FILE, json.dumps(measured) + "\n")
+        write_text(result.config.run_dir / SPEED_FILE, json.dumps(speeds) + "\n")
 
 
-def train_beside(make_bare: MakeBare, backend: Backend, program: str) -> None:
-    """A run of `python -m <program>` with the options of a run, in turns with the bare loop."""
-    with as_program(program):
-        backend.sinks = [BesideBare(make_bare)]
-        backend.run(parse_options(TrainConfig, f"python -m {program}", "A run in turns with a bare loop."))
+def in_a_thread(make_loop: MakeLoop) -> MakeLoop:
+    """The same loop in a thread of its own, where no strategy's scope and no inference mode of the run applies."""
+
+    def make(experiment: Experiment) -> Loop:
+        thread = ThreadPoolExecutor(max_workers=1)
+        loop = thread.submit(make_loop, experiment).result()
+        return lambda steps: thread.submit(loop, steps).result()
+
+    return make
+
+
+if __name__ == "__main__":
+    kind, name, *options = sys.argv[1:]
+    with as_program("within_a_run"):
+        config = parse_options(TrainConfig, "within_a_run", "A run in turns with another loop.", options)
+        make_loop = getattr(import_module(f"benchmarks.loops.{name}"), f"make_{kind}")
+        backend = import_module(f"{name}_impl.backend").BACKEND
+        backend.sinks = [Beside(make_loop)]
+        backend.run(config)

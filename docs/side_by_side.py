@@ -1,6 +1,6 @@
-"""Makes docs/side-by-side.md from the train.py and parts.py; a test checks that the page is current.
+"""Prints the train.py and parts.py of all implementations side by side, as a page of Markdown.
 
-python docs/side_by_side.py
+python docs/side_by_side.py > side-by-side.md
 """
 
 import sys
@@ -12,7 +12,6 @@ sys.path.insert(0, str(REPOSITORY))
 from common.implementations import IMPLEMENTATIONS
 from comparison.show.report.training_code import pieces
 
-PAGE = REPOSITORY / "docs" / "side-by-side.md"
 GROUPS = (("tf", "pt", "jax"), ("keras", "ptl"))  # the written-out loops, and the trainers
 # section: the functions, classes and methods that belong in it, for each implementation
 SECTIONS = {
@@ -48,8 +47,7 @@ INTRODUCTION = """# Side by side
 
 What is written for the same training in each framework: functions and classes of each `train.py`, and of `parts.py`
 beside it, which makes what `train` gets; without imports. In each section TensorFlow, PyTorch and JAX stand beside each
-other, whose loops are written out, and Keras beside Lightning, whose loops are the framework's. Made by
-`python docs/side_by_side.py`.
+other, whose loops are written out, and Keras beside Lightning, whose loops are the framework's.
 """
 
 
@@ -76,4 +74,4 @@ def make_page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(make_page())
+    print(make_page())

@@ -105,7 +105,7 @@ class TunedLoop:
     "Performance considerations"), and the arrays' memory is used again.
 
     On GPUs, where starting a step takes longer than a small step, one call takes several steps. Gain on an H100: 2.3
-    (digits), 2.7 (MNIST), by `python -m benchmarks.limit --accelerator gpu` of two commits.
+    (digits), 2.7 (MNIST), by `python -m benchmarks.limit --accelerator gpu`.
     On the CPU XLA computes convolutions inside of loops without its libraries. Gain there: 0.13 (digits).
     """
 

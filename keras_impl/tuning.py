@@ -1,9 +1,5 @@
 """The additions of `--mode tuned` in Keras: the same training, but faster. train.py is complete without this file.
 
-Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
-digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
-`python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
-
 The settings that are left at auto are TensorFlow's (tf_impl/precision.py), except that the data stay on the host: see
 backend.py.
 """
@@ -22,7 +18,6 @@ from keras_impl.train import Classifier, Recording
 from tf_impl.data import Shards
 
 # After every step fit usually calls its callbacks and fetches their numbers; here, once for up to this many steps.
-# Gain: 1.32 (digits), 1.10 (MNIST).
 MOST_STEPS = 10
 
 
@@ -77,7 +72,6 @@ def make_dataset(experiment: Experiment, batches: Shards) -> tf.data.Dataset:
     """The plain mode's dataset without tf.data's autotuning, which has nothing to tune here.
 
     At the end of every epoch, when an iterator ends, fit would wait for the autotuning thread.
-    Gain: 1.07 (digits), 1.14 (MNIST).
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -1,9 +1,4 @@
-"""The additions of `--mode tuned` in PyTorch: the same training, but faster. train.py is complete without this file.
-
-Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
-digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
-`python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
-"""
+"""The additions of `--mode tuned` in PyTorch: the same training, but faster. train.py is complete without this file."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +23,6 @@ from pt_impl.weights import statistics_kept
 def tune_network(network: nn.Module, config: TrainConfig) -> nn.Module:
     """Stores kernels with channels last in memory, as images are: oneDNN's and cuDNN's convolutions use this layout.
 
-    Gain: 1.02 (digits), 1.00 (MNIST).
     The kernels need it too: otherwise DistributedDataParallel warns of gradients whose strides differ from its
     buckets'. Sharded weights, and tensors that a pipeline sends, can't have this layout.
     """
@@ -83,7 +77,7 @@ class CapturedPass:
     See "CUDA Graphs" in PyTorch's notes on CUDA semantics. A graph reads its batch from, and adds its gradients to, the
     same memory in every pass; so gradients are set to zero between steps and not freed.
 
-    Gain on an H100: 4.3 (digits), 4.7 (MNIST), by `python -m benchmarks.limit --accelerator gpu` of two commits.
+    Gain on an H100: 4.3 (digits), 4.7 (MNIST), by `python -m benchmarks.limit --accelerator gpu`.
 
     Args:
       compute: `forward_backward` of the model.
@@ -161,10 +155,7 @@ class NormaliseOnDevice(Normalise):
 
 
 class ResidentLoader:
-    """A data set in the device's memory: one gather for each batch, without a DataLoader.
-
-    Gain over `StreamedLoader`: 1.02 (digits), 1.09 (MNIST), by `python -m benchmarks.settings` of commit aa194dd.
-    """
+    """A data set in the device's memory: one gather for each batch, without a DataLoader."""
 
     batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning reads it
 

@@ -1,7 +1,7 @@
 """The additions of `--mode tuned` in Lightning: the same training, but faster. train.py is complete without this file.
 
-They are PyTorch's (pt_impl/tuning.py, where their gains are given), in the places that Lightning's documentation has
-for them: the LightningDataModule, a callback, the network and its optimizer.
+They are PyTorch's (pt_impl/tuning.py), in the places that Lightning's documentation has for them: the
+LightningDataModule, a callback, the network and its optimizer.
 """
 
 import lightning.pytorch as pl

@@ -1,10 +1,6 @@
 """The additions of `--mode tuned` in TensorFlow: the same training, but faster. Long: it has all of them.
 
 train.py is complete without this file.
-
-Each measure's gain is given with it: images per second with the measure, divided by those without it, for the cnn on
-digits (batch size 32) and for lenet on MNIST (batch size 128). The gains were measured by
-`python -m benchmarks.measures` of commit aa194dd on the machine of docs/performance.md.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,8 +27,7 @@ SUM, Strategy = tf.distribute.ReduceOp.SUM, tf.distribute.Strategy
 class Resident:
     """A data set in the devices' memory; each replica gathers its own shard of a batch, as a part of the step.
 
-    With few cores, a pipeline's threads slow the step down while they prepare batches. Gain over `Streamed`:
-    1.12 (digits), 1.02 (MNIST), by `python -m benchmarks.settings` of commit aa194dd.
+    With few cores, a pipeline's threads slow the step down while they prepare batches.
 
     The order of calls: `epoch` once an epoch; then, in the step's graph, `inputs` for each batch, and on each
     replica `shard`, which makes a `Batch` of these inputs.
@@ -136,7 +131,7 @@ def on_devices(array: NDArray[Any], strategy: Strategy) -> Any:
 
 
 class TunedLoop:
-    """`train_steps` and `evaluate`, which replace those of train.py. Gain: 1.39 (digits), 1.12 (MNIST)."""
+    """`train_steps` and `evaluate`, which replace those of train.py. A call takes as long as a small network's step."""
 
     def __init__(
         self,

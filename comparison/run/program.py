@@ -31,7 +31,6 @@ class Program(BaseModel):
       interpreter: path of a Python interpreter.
       config: all options; the run folder is an absolute path.
       session: number of the request's command that asks for this program, see `Record`.
-      words: words between the interpreter and the options; empty for those of the implementation.
       is_reference: whether it is the program of the first row, which the other programs are compared with.
       audited_steps: the steps before and after which it keeps a state, see `comparison.prove.audits`.
     """
@@ -42,7 +41,6 @@ class Program(BaseModel):
     interpreter: str
     config: TrainConfig
     session: Count = 1
-    words: tuple[str, ...] = ()
     is_reference: bool = False
     audited_steps: tuple[int, ...] = ()
 

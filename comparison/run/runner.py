@@ -108,8 +108,7 @@ def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
     Args:
       environment: further environment variables.
     """
-    words = program.words or ("-m", folder_of(program.implementation))
-    command = [*program.starter, program.interpreter, *words]
+    command = [*program.starter, program.interpreter, "-m", folder_of(program.implementation)]
     if program.audited_steps:
         environment[STEPS_VARIABLE] = " ".join(map(str, program.audited_steps))
     log_file = program.run_dir / LOG_FILE

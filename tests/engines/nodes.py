@@ -21,38 +21,32 @@ NAMES = ("n1", "n2")
 
 
 class Nodes:
-    """A set of nodes and the switch that connects them.
+    """Two nodes and the switch that connects them.
 
     Attributes:
-      names: `n1`, `n2`, ...
-      addresses: the IP addresses of the nodes, in the order of `names`.
+      addresses: the IP addresses of the nodes, in the order of `NAMES`.
     """
 
-    def __init__(self, folder: Path, number: int, count: int = 2, rate: str = "") -> None:
-        """
-        Args:
-          number: 0 to 255; sets of nodes that exist at the same time need different numbers.
-          rate: the limit of what each node can send, in the notation of tc, such as `100mbit`; empty: no limit.
-        """
-        self.folder, self.number, self.rate = folder, number, rate
-        self.names = [f"n{host}" for host in range(1, count + 1)]
-        self.addresses = [NETWORK.format(number, host) for host in range(1, count + 1)]
-        self.namespaces = [f"nodes{number}-{name}" for name in self.names]
+    def __init__(self, folder: Path, number: int) -> None:
+        """`number`: 0 to 255; pairs of nodes that exist at the same time need different numbers."""
+        self.folder, self.number = folder, number
+        self.addresses = [NETWORK.format(number, host) for host in (1, 2)]
+        self.namespaces = [f"nodes{number}-{name}" for name in NAMES]
         self.switch = f"nodes{number}-switch"
 
     def start(self) -> None:
-        for program in ("ip", "tc", "unshare"):
+        for program in ("ip", "unshare"):
             if shutil.which(program) is None:
                 raise SystemExit(f"error: {program} is missing: apt-get install iproute2 util-linux")
         if os.geteuid() != 0:
             raise SystemExit("error: must be root: only root can make networks")
         self.folder.mkdir(parents=True, exist_ok=True)
-        lines = [f"{address} {name}" for address, name in zip(self.addresses, self.names, strict=True)]
+        lines = [f"{address} {name}" for address, name in zip(self.addresses, NAMES, strict=True)]
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         call("ip", "netns", "add", self.switch)
         call("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
         call("ip", "-n", self.switch, "link", "set", "bridge", "up")
-        for name, namespace, address in zip(self.names, self.namespaces, self.addresses, strict=True):
+        for name, namespace, address in zip(NAMES, self.namespaces, self.addresses, strict=True):
             link = f"v{self.number}-{name}"
             call("ip", "netns", "add", namespace)
             call("ip", "-n", namespace, "link", "add", link, "type", "veth", "peer", "name", name, "netns", self.switch)
@@ -60,15 +54,12 @@ class Nodes:
             call("ip", "-n", namespace, "address", "add", f"{address}/24", "dev", link)
             call("ip", "-n", namespace, "link", "set", link, "up")
             call("ip", "-n", namespace, "link", "set", "lo", "up")
-            if self.rate:
-                limit = ("rate", self.rate, "burst", "64kb", "latency", "100ms")
-                call("tc", "-n", namespace, "qdisc", "add", "dev", link, "root", "tbf", *limit)
         (self.folder / "nodes.json").write_text(json.dumps({"number": self.number}))
 
     def command(self, name: str, *words: object) -> list[str]:
         """The command that runs `words` on the node."""
         inside = f'hostname {name} && mount --bind "{self.folder / "hosts"}" /etc/hosts && exec "$@"'
-        namespace = self.namespaces[self.names.index(name)]
+        namespace = self.namespaces[NAMES.index(name)]
         shell = ("unshare", "--uts", "--mount", "sh", "-c", inside, "sh")
         return ["ip", "netns", "exec", namespace, *shell, *map(str, words)]
 

@@ -24,7 +24,6 @@ COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7", "keras": "#009E73
 MORE_COLOURS = ("#56B4E9", "#8C8C8C")
 # The page replaces these by its own colours, light or dark.
 INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
-PALETTES = ((INK, FAINT, PAPER), ("#e6e9ec", "#3a424b", "#14181c"))
 
 WIDTH, HEIGHT = 420, 290  # pixels; with this size, the text is hardly smaller on a phone than on a large screen
 PANEL_WIDTH = 345  # pixels of a panel without its axis; that of a whole chart is then about WIDTH
@@ -114,15 +113,6 @@ class Chart:
         body = re.sub(r'\bid="', f'id="{self.name}-', self.svg)
         body = _in_the_pages_colours(re.sub(r'(href="|url\()#', rf"\1#{self.name}-", body))
         return re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", body, count=1)
-
-    @property
-    def for_any_page(self) -> str:
-        """The SVG as a file that is dark in a browser's dark mode: for READMEs, which have no style sheet."""
-        light, dark = (
-            f":root {{ --ink: {ink}; --faint: {faint}; --paper: {paper} }}" for ink, faint, paper in PALETTES
-        )
-        style = f"<style>{light} @media (prefers-color-scheme: dark) {{ {dark} }}</style>"
-        return re.sub(r"(<svg[^>]*>)", rf"\1{style}", _in_the_pages_colours(self.svg), count=1)
 
     @property
     def for_vega(self) -> str:
