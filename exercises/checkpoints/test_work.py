@@ -18,10 +18,11 @@ PATH = Path("after-2.ckpt")
 
 
 def make_training(seed):
-    """Names of the network begin with letters of "module." or have it in the middle; none begins with all of it."""
+    """Names of weights begin with letters of "module." or have it in the middle; a layer without weights is `module`."""
     torch.manual_seed(seed)
     outer = nn.Sequential(OrderedDict(module=nn.Linear(3, 2)))
-    network = nn.Sequential(OrderedDict(lower=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), outer=outer)).double()
+    layers = OrderedDict(lower=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), module=nn.ReLU(), outer=outer)
+    network = nn.Sequential(layers).double()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     return network, optimizer, CosineAnnealingLR(optimizer, 12)
 
@@ -65,9 +66,7 @@ def test_resumes(work):
     first = work.load_checkpoint(PATH, *again)
     assert first == 2, "the epoch to resume with after epoch 1: is the epoch in the file done?"
     away = apart(again[0], half[0])
-    assert away == 0, (
-        f"loaded weights are {away:.1e} away from the saved ones: are all in the file, and who loads them?"
-    )
+    assert away == 0, f"loaded weights are {away:.1e} from those saved: are all in the file, and who loads them?"
     hint = "a rate that falls from 0.1 to 0 in 6 epochs, after 2: which object holds it, and who changes it?"
     assert again[1].param_groups[0]["lr"] == pytest.approx(0.075), hint
     train(*again, 2)
@@ -88,7 +87,7 @@ def test_inference(work, prefix):
 
 
 def test_refuses(work):
-    """a file with other weights is refused, or with objects that bring code"""
+    """a file with other weights is refused, and code in it is not run"""
     network = make_training(seed=0)[0]
     right = network.state_dict()
     torch.save(right, PATH)

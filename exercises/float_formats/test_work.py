@@ -87,8 +87,6 @@ def test_overflow(work, bad):
         handle = other.register_hook(lambda gradient, factors=factors: gradient * factors)
         found = work.scaled_step((weight**2).sum() + other.sum(), optimizer, scale)
         handle.remove()
-        assert found == following, (
-            f"scale after {scale:g}, with one gradient times {factor}: which ones do you look at?"
-        )
+        assert found == following, f"scale after {scale:g}, with one gradient times {factor}: where do you look?"
     hint = f"weights after steps with a good, a {bad} and a good gradient of another parameter: which are updated?"
     assert weight.tolist() == pytest.approx([-0.2, 0.4], abs=1e-12), hint
