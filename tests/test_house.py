@@ -270,7 +270,8 @@ def test_the_documents_are_whole_and_name_only_programs_and_options_that_exist()
 def test_the_container_recipe_copies_all_that_make_needs(tmp_path):
     recipe = (REPOSITORY / "launch" / "containers" / "frameworks.def").read_text()
     for name in re.findall(r"^ +(\S+) /opt/project/$", recipe, re.MULTILINE):
-        shutil.copy(REPOSITORY / name, tmp_path)
+        copy = shutil.copytree if (REPOSITORY / name).is_dir() else shutil.copy
+        copy(REPOSITORY / name, tmp_path / name)
     assert ".installed" in run("make", "-n", "environments", "GPU=yes", cwd=tmp_path).stdout
 
 
