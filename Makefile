@@ -19,12 +19,12 @@ INSTALL = { [ -x $(UV) ] || $(PIP) --quiet uv; } \
 # libraries and PyTorch's exclude each other.
 GPU ?= $(shell nvidia-smi -L 2> /dev/null | grep '^GPU ')
 ifneq ($(GPU),)
-REQUIREMENTS = requirements-torch.txt
-JAX_REQUIREMENTS = requirements-jax-cuda.txt
+REQUIREMENTS = requirements/torch.txt
+JAX_REQUIREMENTS = requirements/jax-cuda.txt
 ENVIRONMENTS = $(VENV)/.installed $(VENV)-jax/.installed $(VENV)-tensorflow/.installed
 else
 REQUIREMENTS = requirements.txt
-JAX_REQUIREMENTS = requirements-jax.txt
+JAX_REQUIREMENTS = requirements/jax.txt
 ENVIRONMENTS = $(VENV)/.installed $(VENV)-jax/.installed
 endif
 
@@ -52,28 +52,28 @@ $(VENV)/bin/python $(VENV)-tensorflow/bin/python $(VENV)-jax/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
 	@$(PYTHON) -m venv $(patsubst %/bin,%,$(@D))
 
-$(VENV)/.installed: $(VENV)/bin/python requirements.txt requirements-torch.txt requirements-common.txt constraints.txt
+$(VENV)/.installed: $(VENV)/bin/python requirements.txt requirements/torch.txt requirements/common.txt constraints.txt
 	@echo "installing $(REQUIREMENTS) in $(@D): 5 to 8 GB, half a minute, or two minutes and more if only pip can"
 	@$(call INSTALL,$(REQUIREMENTS))
 	@touch $@
 
-$(VENV)-tensorflow/.installed: $(VENV)-tensorflow/bin/python requirements-tensorflow.txt requirements-common.txt constraints.txt
-	@echo "installing requirements-tensorflow.txt in $(@D): 6 GB, half a minute, or two minutes and more if only pip can"
-	@$(call INSTALL,requirements-tensorflow.txt)
+$(VENV)-tensorflow/.installed: $(VENV)-tensorflow/bin/python requirements/tensorflow.txt requirements/common.txt constraints.txt
+	@echo "installing requirements/tensorflow.txt in $(@D): 6 GB, half a minute, or two minutes and more if only pip can"
+	@$(call INSTALL,requirements/tensorflow.txt)
 	@touch $@
 
-$(VENV)-jax/.installed: $(VENV)-jax/bin/python requirements-jax.txt requirements-jax-cuda.txt requirements-common.txt constraints.txt
+$(VENV)-jax/.installed: $(VENV)-jax/bin/python requirements/jax.txt requirements/jax-cuda.txt requirements/common.txt constraints.txt
 	@echo "installing $(JAX_REQUIREMENTS) in $(@D): 1 GB, 4 GB with CUDA"
 	@$(call INSTALL,$(JAX_REQUIREMENTS))
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
-	@echo "installing requirements-dev.txt in $(@D)"
-	@$(call INSTALL,requirements-dev.txt)
+$(VENV)/.installed-dev: $(VENV)/.installed requirements/dev.txt
+	@echo "installing requirements/dev.txt in $(@D)"
+	@$(call INSTALL,requirements/dev.txt)
 	@touch $@
 
-$(VENV)-jax/.installed-dev: $(VENV)-jax/.installed requirements-jax-dev.txt requirements-mpi.txt
-	@$(call INSTALL,requirements-jax-dev.txt)
+$(VENV)-jax/.installed-dev: $(VENV)-jax/.installed requirements/jax-dev.txt requirements/mpi.txt
+	@$(call INSTALL,requirements/jax-dev.txt)
 	@touch $@
 
 .PHONY: compare environments gpu test test-slow

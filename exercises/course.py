@@ -34,7 +34,7 @@ ACTIVITIES = (
 SOLUTION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?^\1### END SOLUTION\n", re.MULTILINE | re.DOTALL)
 # What students do not get. The checks do not give a solution away.
 FOR_INSTRUCTORS = re.compile(
-    r"(tests|\.ci|\.github|exercises/slides)/.*|CONTRIBUTING\.md|\.pre-commit-config\.yaml"
+    r"(tests|\.ci|\.github|exercises/slides)/.*|docs/CONTRIBUTING\.md|\.pre-commit-config\.yaml"
     r"|exercises/(\w+_answers|instructors)\.md|exercises/\w+/(answers\.md|variants\.yaml)"
 )
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)(#[^)]*)?\)")

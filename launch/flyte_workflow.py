@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from common.spec.options import TrainConfig
 from comparison.lockstep import loss_differences
 
 PROGRAM = "python -m launch.flyte_workflow"
-INSTALL = "pip install -r requirements-flyte.txt -c constraints.txt"
+INSTALL = "pip install -r requirements/flyte.txt -c constraints.txt"
 try:
     import flyte
     from flyte.io import DataFrame, Dir, File
@@ -75,10 +76,18 @@ class Trained(BaseModel):
     run_folder: Dir
 
 
-image = (
-    flyte.Image.from_debian_base(python_version=(3, 11), name="cnn-comparison")
-    .with_requirements(REPOSITORY / "requirements.txt")
-    .with_requirements(REPOSITORY / "requirements-flyte.txt")
+def packages(path: Path) -> Iterator[str]:
+    """The lines of a file of requirements and of the files that it names; Flyte would copy the first file alone."""
+    for line in path.read_text().splitlines():
+        requirement = line.partition("#")[0].strip()
+        if requirement.startswith("-r "):
+            yield from packages(path.parent / requirement.removeprefix("-r "))
+        elif requirement:
+            yield requirement
+
+
+image = flyte.Image.from_debian_base(python_version=(3, 11), name="cnn-comparison").with_pip_packages(
+    *packages(REPOSITORY / "requirements.txt"), *packages(REPOSITORY / "requirements" / "flyte.txt")
 )
 for folder in CODE:
     image = image.with_source_folder(REPOSITORY / folder)

@@ -13,7 +13,7 @@ from common.platform.launch import Launch, read_tf_config
 
 LOOPBACK = "127.0.0.1"
 FIRST_PORT, NUM_PORTS = 15000, 15000  # ports for Slurm, chosen by the job id; below those of outgoing connections
-INSTALL_MPI = "pip install -r requirements-mpi.txt -c constraints.txt"
+INSTALL_MPI = "pip install -r requirements/mpi.txt -c constraints.txt"
 
 
 @cache

@@ -27,7 +27,7 @@ def check_loggers(names: Sequence[LoggerName]) -> None:
     for name in names:
         if importlib.util.find_spec(PACKAGES[name]) is None:
             raise UserError(
-                f"--logger {name}: {PACKAGES[name]} is not installed; pip install -r requirements-loggers.txt"
+                f"--logger {name}: {PACKAGES[name]} is not installed; pip install -r requirements/loggers.txt"
             )
 
 

@@ -362,7 +362,7 @@ class TrainingOptions(BaseModel):
         "logging",
         (),
         description="also log losses, accuracy, learning rate, speed and hyperparameters to TensorBoard (files in"
-        " --run-dir) or Weights & Biases (offline without an account); needs requirements-loggers.txt",
+        " --run-dir) or Weights & Biases (offline without an account); needs requirements/loggers.txt",
     )
     profile: int | None = option(
         "profiling",

@@ -9,7 +9,7 @@ import pytest
 from conftest import REPOSITORY, run
 
 needs_flyte = pytest.mark.skipif(
-    importlib.util.find_spec("flyte") is None, reason="pip install -r requirements-flyte.txt"
+    importlib.util.find_spec("flyte") is None, reason="pip install -r requirements/flyte.txt"
 )
 
 RUN_HERE = """
@@ -162,5 +162,5 @@ def test_flyte_that_is_missing_is_reported_in_a_line(tmp_path):
     (tmp_path / "flyte.py").write_text('raise ModuleNotFoundError("No module named flyte", name="flyte")')
     path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
     done = run(sys.executable, "-m", "launch.flyte_workflow", cwd=tmp_path, expect=1, **path)
-    told = "flyte is not installed: pip install -r requirements-flyte.txt -c constraints.txt"
+    told = "flyte is not installed: pip install -r requirements/flyte.txt -c constraints.txt"
     assert done.stderr == f"python -m launch.flyte_workflow: error: {told}\n"

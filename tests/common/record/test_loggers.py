@@ -104,7 +104,7 @@ def test_a_tool_that_is_missing_is_reported_before_anything_is_done(monkeypatch)
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError) as error:
         loggers.check_loggers(("tensorboard", "wandb"))
-    told = "--logger tensorboard: tensorboardX is not installed; pip install -r requirements-loggers.txt"
+    told = "--logger tensorboard: tensorboardX is not installed; pip install -r requirements/loggers.txt"
     assert str(error.value) == told
     loggers.check_loggers(())
 
