@@ -6,18 +6,16 @@ from torch import nn
 
 from exercises.conftest import largest_difference
 
-ROWS = (slice(0, 5), slice(5, 8))  # of the whole batch, by rank: shares differ in size
-
-
-def group():
-    """This rank's rows of the whole batch."""
-    dist.init_process_group("gloo")
-    return ROWS[dist.get_rank()]
-
 
 def make_batch():
     generator = torch.Generator().manual_seed(0)
     return torch.randn(8, 3, generator=generator, dtype=torch.float64) + torch.arange(8)[:, None]
+
+
+def join():
+    """This rank's rows of the whole batch: the shares differ in size."""
+    dist.init_process_group("gloo")
+    return (slice(0, 5), slice(5, 8))[dist.get_rank()]
 
 
 def check_near(what, found, wanted, hint):
@@ -27,61 +25,59 @@ def check_near(what, found, wanted, hint):
 
 def test_moments(work, ranks):
     """mean and variance are those of all rows"""
-    for mean, variance, count in ranks(lambda: [one.detach() for one in work.global_moments(make_batch()[group()])], 2):
-        hint = "5 rows here and 3 there: how does each process learn of the others'?"
+
+    def check():
+        mean, variance, count = work.global_moments(make_batch()[join()])
+        hint = "rows of both processes, 5 and 3: how does each learn of the other's?"
         assert set(torch.as_tensor(count).flatten().tolist()) == {8}, hint
         check_near("the mean", mean, make_batch().mean(dim=0), "is the mean of two means the mean?")
         hint = "around whose mean are the squares, and by what is their sum divided?"
         check_near("the biased variance", variance, make_batch().var(dim=0, correction=0), hint)
 
+    ranks(check, 2)
+
 
 def test_backward(work, ranks):
     """a sum's gradient is that of all losses, and the one that was given stays"""
 
-    def gradients():
+    def check():
         dist.init_process_group("gloo")
-        mine, given = torch.ones(3, dtype=torch.float64, requires_grad=True), []
+        mine, given, factor = torch.ones(3, requires_grad=True), [], 10.0 ** dist.get_rank()
         total = work.SumOverProcesses.apply(mine)
         total.register_hook(given.append)
-        (total * 10.0 ** dist.get_rank()).sum().backward()
-        return mine.grad.tolist(), given[0].tolist()
+        (total * factor).sum().backward()
+        assert mine.grad.tolist() == [111.0] * 3, "losses have gradients of 1, 10 and 100: whose are in yours?"
+        assert given[0].tolist() == [factor] * 3, "the gradient that was given: who else may read it?"
 
-    for rank, (gradient, given) in enumerate(ranks(gradients, 3)):
-        assert gradient == [111.0] * 3, "three losses have gradients of 1, 10 and 100: whose are in yours, how often?"
-        assert given == [10.0**rank] * 3, "the gradient that was given: who else may read it?"
+    ranks(check, 3)
 
 
 def test_layer(work, ranks):
     """outputs, gradients and running averages are one device's"""
 
-    def forward_backward():
-        rows, layer = group(), work.SyncBatchNorm(3, eps=0.5, momentum=0.3).double()
-        mine = make_batch()[rows].requires_grad_()
-        output = layer(mine)
-        (output**3).sum().backward()
+    def check():
+        rows, layer = join(), work.SyncBatchNorm(3, eps=0.5, momentum=0.3).double()
+        one_device = nn.BatchNorm1d(3, eps=0.5, momentum=0.3, affine=False).double()
+        mine, whole = make_batch()[rows].requires_grad_(), make_batch().requires_grad_()
+        found, wanted = layer(mine), one_device(whole)
+        check_near("the output", found, wanted[rows], "whose mean, which variance, and where does eps stand?")
+        for output in (found, wanted):
+            (output**3).sum().backward()
+        check_near("the input's gradient", mine.grad, whole.grad[rows], "how does a row here affect a row there?")
         assert not layer.running_var.requires_grad, "the running variance holds on to the graph of every step"
         layer(2 * mine)
-        return output.detach(), mine.grad, layer.running_mean, layer.running_var
+        one_device(2 * whole)
+        check_near("the running mean", layer.running_mean, one_device.running_mean, "which way does it move, how far?")
+        hint = "which variance does nn.BatchNorm1d keep?"
+        check_near("the running variance", layer.running_var, one_device.running_var, hint)
 
-    whole, layer = make_batch().requires_grad_(), nn.BatchNorm1d(3, eps=0.5, momentum=0.3, affine=False).double()
-    output = layer(whole)
-    (output**3).sum().backward()
-    layer(2 * whole)
-    for rows, (found, gradient, mean, variance) in zip(ROWS, ranks(forward_backward, 2)):
-        check_near("the output", found, output[rows], "whose mean, which variance, and where does eps stand?")
-        check_near("the input's gradient", gradient, whole.grad[rows], "how does a row here affect a row there?")
-        check_near("the running mean", mean, layer.running_mean, "which way does it move, by whose momentum?")
-        check_near("the running variance", variance, layer.running_var, "which variance does nn.BatchNorm1d keep?")
+    ranks(check, 2)
 
 
-def test_evaluation(work, ranks):
+def test_evaluation(work):
     """in evaluation no process asks another"""
-
-    def evaluate():
-        rows, layer = group(), work.SyncBatchNorm(3, eps=0.5).double().eval()
-        layer.running_mean += 1.0
-        layer.running_var *= 4.0
-        return layer(make_batch()[rows]) if dist.get_rank() == 0 else None  # rank 1 takes part in no reduction
-
-    wanted = (make_batch()[ROWS[0]] - 1.0) / 4.5**0.5
-    check_near("the output", ranks(evaluate, 2)[0], wanted, "what is the input normalised with in evaluation?")
+    layer = work.SyncBatchNorm(3, eps=0.5).double().eval()  # there is no process group, so a reduction is an error
+    layer.running_mean += 1.0
+    layer.running_var *= 4.0
+    wanted = (make_batch() - 1.0) / 4.5**0.5
+    check_near("the output", layer(make_batch()), wanted, "what is the input normalised with in evaluation?")

@@ -18,7 +18,7 @@ PATH = Path("after-2.ckpt")
 
 
 def make_training(seed):
-    """Names of weights begin with letters of "module." or have it in the middle; a layer without weights is `module`."""
+    """Names begin with letters of "module." or have it in the middle; a layer without weights is called `module`."""
     torch.manual_seed(seed)
     outer = nn.Sequential(OrderedDict(module=nn.Linear(3, 2)))
     layers = OrderedDict(lower=nn.Linear(3, 3), norm=nn.BatchNorm1d(3), module=nn.ReLU(), outer=outer)

@@ -8,6 +8,7 @@ import torch._dynamo  # the first optimizer of each process would import it
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from exercises.conftest import largest_difference
@@ -15,11 +16,8 @@ from exercises.conftest import largest_difference
 
 def make_model():
     torch.manual_seed(1)
-    return nn.Linear(4, 3).double()
-
-
-def make_optimizer(model):
-    return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    model = nn.Linear(4, 3).double()
+    return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
 
 def make_batch(count):
@@ -28,19 +26,15 @@ def make_batch(count):
     return images, torch.randint(3, (count,), generator=generator)
 
 
-def weights(model):
-    return [parameter.detach() for parameter in model.parameters()]
-
-
-def whole_steps(steps, count):
-    """The weights after steps on a whole batch of `count` at once."""
-    model = make_model()
-    optimizer, (images, labels) = make_optimizer(model), make_batch(count)
+def check_whole_steps(found, steps, count, hint):
+    """The model's weights are those after steps on a whole batch of `count` at once."""
+    (model, optimizer), (images, labels) = make_model(), make_batch(count)
     for _ in range(steps):
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
-    return weights(model)
+    away = largest_difference(*([weight.detach() for weight in one.parameters()] for one in (found, model)))
+    assert away < 1e-12, f"after {steps} step(s) a weight is {away:.1e} from that of whole steps: {hint}"
 
 
 @pytest.mark.parametrize("count", [10, 9, 8, 3])
@@ -55,10 +49,9 @@ def test_parts(work, count):
 
 def test_memory(work):
     """only one part is in memory at a time"""
-    model, order = make_model(), []
+    (model, optimizer), order = make_model(), []
     model.register_forward_hook(lambda _, inputs, __: order.append(f"forward {len(inputs[0])}"))
     model.register_full_backward_hook(lambda *_: order.append("backward"))
-    optimizer = make_optimizer(model)
     optimizer.register_step_post_hook(lambda *_: order.append("update"))
     work.train_step(model, optimizer, *make_batch(10), 4)
     hint = "10 examples in parts of 4: when can the memory of a part's forward pass be given back?"
@@ -68,42 +61,33 @@ def test_memory(work):
 @pytest.mark.parametrize(("steps", "part_size"), [(1, 5), (1, 4), (3, 5)])
 def test_same_steps(work, steps, part_size):
     """steps in parts are steps on the whole, and return the mean loss"""
-    model = make_model()
-    optimizer, (images, labels) = make_optimizer(model), make_batch(10)
-    wanted = loss = F.cross_entropy(model(images), labels)
-    loss.backward()  # old gradients
+    (model, optimizer), (images, labels) = make_model(), make_batch(10)
+    wanted = F.cross_entropy(model(images), labels)
+    wanted.backward()  # old gradients
     losses = [work.train_step(model, optimizer, images, labels, part_size) for _ in range(steps)]
     assert losses[0] == pytest.approx(wanted.item(), abs=1e-12), "the mean loss of all 10 examples"
-    away = largest_difference(weights(model), whole_steps(steps, 10))
     hint = "what is in the gradients when a step begins, which parts are in them at the update, and what divides each?"
-    assert away < 1e-12, f"after {steps} step(s) a weight is {away:.1e} from that of whole steps: {hint}"
+    check_whole_steps(model, steps, 10, hint)
 
 
 def test_one_reduction(work, ranks):
     """two processes reduce once a step, and train as one"""
 
-    def train():
+    def check():
         dist.init_process_group("gloo")
-        network, counts, reductions, reduce = make_model(), [], [], dist.all_reduce
+        (network, optimizer), counts = make_model(), []
+        images, labels = (whole[dist.get_rank() :: 2] for whole in make_batch(20))
+        wanted = F.cross_entropy(network(images), labels).item()
         model = DistributedDataParallel(network)
+        model.register_comm_hook(None, allreduce_hook)  # DDP then calls dist.all_reduce
+        with mock.patch("torch.distributed.all_reduce", wraps=dist.all_reduce) as reduce:
+            loss = work.train_step(model, optimizer, images, labels, 4)
+            counts.append(reduce.call_count)
+            work.train_step(model, optimizer, images, labels, 5)  # the last part is as large as the others
+            counts.append(reduce.call_count)
+        hint = "reductions after 1 step and after 2: which backward passes must be in the context?"
+        assert counts == [1, 2], hint
+        check_whole_steps(network, 2, 20, "2 processes: which parts are in the gradients when they are reduced?")
+        assert loss == pytest.approx(wanted, abs=1e-12), "the mean loss of this process's batch: divided by what?"
 
-        def hook(_, bucket):
-            reductions.append(bucket.index())
-            mean = bucket.buffer() / dist.get_world_size()
-            return reduce(mean, async_op=True).get_future().then(lambda done: done.value()[0])
-
-        model.register_comm_hook(None, hook)
-        optimizer, batch = make_optimizer(model), [whole[dist.get_rank() :: 2] for whole in make_batch(20)]
-        with mock.patch("torch.distributed.all_reduce", wraps=dist.all_reduce) as by_hand:
-            for part_size in (4, 5):  # the last part of 10 is smaller, or as large as the others
-                work.train_step(model, optimizer, *batch, part_size)
-                counts.append(len(reductions))
-        return counts, by_hand.call_count, weights(network)
-
-    for counts, by_hand, found in ranks(train, 2):
-        assert counts == [1, 2], "reductions after 1 step and after 2: which backward passes must be in the context?"
-        assert by_hand == 0, "calls of all_reduce besides DDP's: what has DDP's reduction done already?"
-        away = largest_difference(found, whole_steps(2, 20))
-        assert away < 1e-12, (
-            f"a weight is {away:.1e} from one process's: which parts are in the gradients when reduced?"
-        )
+    ranks(check, 2)
