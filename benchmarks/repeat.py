@@ -27,7 +27,7 @@ from common.platform.machine import REPOSITORY
 from common.record.run_folder import new_run_dir
 from comparison import load
 
-HEADINGS = "comparisons", "median", "standard deviation", "half-width", "with the median", "faster", "slower"
+HEADINGS = "comparisons", "median", "deviation", "half-width", "with median", "faster", "slower"
 
 
 class RepeatConfig(FolderConfig):

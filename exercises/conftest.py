@@ -162,6 +162,8 @@ def described(error: BaseException, file: str) -> str:
         message, _, compared = f"\n{error}".rpartition("\nassert ")
         compared = compared.partition("\n")[0]
         return "\n".join(filter(None, (compared if compared.startswith("yours ") else "", message.strip()))) or compared
+    if isinstance(error, NotImplementedError) and (gap := GAP.search(str(error))):  # TensorFlow tells more around it
+        return f"NotImplementedError: {gap[0]}"
     if isinstance(error, pytest.fail.Exception):
         return str(error)
     if isinstance(error, SyntaxError):
