@@ -232,7 +232,7 @@ class CompareConfig(TrainingOptions):
         for name in self.implementations:
             if name not in known:
                 raise UserError(f"--implementations {name}: not one of {', '.join(known)}")
-            if not set(modes_of(name)) & set(self.modes):
+            if self.mode and not set(modes_of(name)) & set(self.mode):
                 raise UserError(f"--implementations {name}: has --mode {' or '.join(modes_of(name))} alone")
 
     def interpreters(self) -> dict[str, str]:
