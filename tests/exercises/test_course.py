@@ -13,7 +13,7 @@ from conftest import REPOSITORY, run
 
 from exercises.course import ACTIVITIES, FOLDER, start_text
 
-QUICK = ("sampler", "mirrored_strategy", "scaling")  # PyTorch, TensorFlow, neither
+QUICK = ("sampler", "scaling")
 SLOW = pytest.mark.slow
 BY_ACTIVITY = [pytest.param(name, marks=() if name in QUICK else SLOW) for name in ACTIVITIES]
 
