@@ -240,13 +240,3 @@ def _verdict(low: float, high: float) -> Verdict:
     if low > 0:
         return "faster"
     return "slower" if high < 0 else "no difference shown"
-
-
-def outlying(sample: float, others: Sequence[float], least: float) -> bool:
-    """Whether `sample` differs from the others' median by more than the share `least` and by more than three spreads.
-
-    The spread is the others' median absolute deviation, scaled to equal the standard deviation if they are normal.
-    """
-    median = float(np.median(others))
-    spread = float(stats.median_abs_deviation(others, scale="normal"))
-    return abs(sample - median) > max(3 * spread, least * median)

@@ -18,12 +18,11 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.formats import MOST_BYTES, read_bytes, read_limited
+from common.data.formats import read_bytes
 from common.platform.errors import UserError
 from common.platform.files import file_error_reason, lock_file, write_bytes
 
 TIMEOUT_SECONDS = 30  # without a byte from the server
-LEAST_RATE = 2000  # bytes per second on average since the start; checked after TIMEOUT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -102,16 +101,15 @@ class Source:
     def _unpack(self, file: IO[bytes], name: str | None) -> Iterator[tuple[str, bytes]]:
         """Yields (name, content) of the gzip-compressed file `name`, or of all files if `file` is an archive (None)."""
         if name is not None:
-            yield name, read_limited(gzip.GzipFile(fileobj=file), name)
+            yield name, gzip.GzipFile(fileobj=file).read()
             return
         with tarfile.open(fileobj=file) as archive:
-            # Files are taken by their name alone: no path in the archive and no link can lead outside the folder.
             members = {Path(member.name).name: member for member in archive if member.isfile()}
             for wanted in self.md5:
                 content = archive.extractfile(members[wanted]) if wanted in members else None
                 if content is None:
                     raise UserError(f"no {wanted} in the archive")
-                yield wanted, read_limited(content, wanted)
+                yield wanted, content.read()
 
     def _check(self, name: str, content: bytes, where: str) -> None:
         """Raises UserError unless `content` is what was published as `name`."""
@@ -133,26 +131,19 @@ def _request(url: str, file: IO[bytes]) -> None:
 
 
 class _Bar:
-    """The progress bar that pooch asks for; it also ends a download that is too large or too slow."""
+    """The progress bar that pooch asks for."""
 
     total = 0  # bytes, as the server has announced; 0: it has not. Set by pooch.
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        progress.add_task("")
-        (self._task,) = progress.tasks
+        self._task = progress.add_task("")
 
     def update(self, num_bytes: int) -> None:
-        """Raises UserError if the file is too large or the download is too slow."""
-        self._progress.update(self._task.id, advance=num_bytes, total=self.total or None)
-        done, seconds = self._task.completed, self._task.elapsed or 0
-        if done > MOST_BYTES:
-            raise UserError(f"more than {MOST_BYTES:,} bytes")
-        if seconds > TIMEOUT_SECONDS and done < LEAST_RATE * seconds:
-            raise UserError(f"only {done:,.0f} bytes in {seconds:.0f} seconds")
+        self._progress.update(self._task, advance=num_bytes, total=self.total or None)
 
     def reset(self) -> None:
-        self._progress.reset(self._task.id)
+        self._progress.reset(self._task)
 
     def close(self) -> None:
         """Nothing to do: the progress ends where it began."""

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import unicodedata
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -52,12 +51,6 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
       UserError: the message is one line that names the option and the value.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        around = str(Path.cwd())
-    except OSError as error:
-        raise UserError(f"the current folder can't be found: {error.strerror}") from None
-    for text in [*arguments, around]:
-        _check_characters(text)
     headings: dict[str, tuple[str, ...]] = getattr(schema, "headings", {})
     parser = _Parser(
         prog=program,
@@ -122,15 +115,6 @@ def _check_path(path: Path, field: str) -> None:
         pass
     except OSError as error:
         raise UserError(f"{option_name(field)} {_shortened(str(path))}: {error.strerror}") from None
-
-
-def _check_characters(text: str, where: str = "") -> None:
-    """Raises UserError, which begins with `where`, if `text` can't be written to a file or a terminal."""
-    if any("\ud800" <= letter <= "\udfff" for letter in text):  # surrogates: how Python represents undecodable bytes
-        encoding = sys.getfilesystemencoding()
-        raise UserError(f"{where}{text!a}: can't be read in this system's encoding, {encoding}; PYTHONUTF8=1 may help")
-    if any(unicodedata.category(letter) == "Cc" for letter in text):
-        raise UserError(f"{where}{text!a}: has control characters, which would change what a terminal shows")
 
 
 def to_arguments(config: BaseModel) -> list[str]:
@@ -209,16 +193,13 @@ def _one_line(error: ValidationError) -> str:
 
 # --- Files of options, for --config ---
 
-MAX_BYTES = 2**20
-MAX_VALUE = 1000  # characters
-UNSET = ("null", "~")  # written without quotes; the files of runs in JSON have null, too
+UNSET = ("null", "~")  # the files of runs in JSON have null, too
 
 
 def read_options_file(path: Path, known: Collection[str]) -> dict[str, str | list[str] | None]:
     """Field -> its value as text, or None if the file says null, of a YAML file with lines of OPTION: VALUE.
 
-    YAML's own types are not used: `010` and `off` are what they would be on the command line. Anchors and aliases are
-    refused: with them a small file can expand to a huge or endless one, and options need none.
+    YAML's own types are not used: `010` and `off` are what they would be on the command line.
 
     Args:
       known: the fields that the file may have.
@@ -227,52 +208,24 @@ def read_options_file(path: Path, known: Collection[str]) -> dict[str, str | lis
       UserError: the file can't be read, or is not a plain mapping of these fields to values, each field once.
     """
     try:
-        with path.open("rb") as file:  # once: it may be a pipe
-            content = file.read(MAX_BYTES + 1)
-        text = content.decode("utf-8")
+        content = yaml.load(path.read_text("utf-8"), Loader=yaml.BaseLoader)  # BaseLoader makes no objects but text
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is no text in UTF-8"
         raise UserError(f"--config {path}: {reason}") from None
-    if len(content) > MAX_BYTES:
-        raise UserError(f"--config {path}: more than {MAX_BYTES:,} bytes")
-    values: dict[str, str | list[str] | None] = {}
-    items: list[str] | None = None  # the list that is being read
-    field = ""  # whose value comes next
-    inside = False  # whether the mapping has begun
-    try:
-        for event in yaml.parse(text, Loader=yaml.BaseLoader):
-            line = f"--config {path}: line {event.start_mark.line + 1 if event.start_mark else 1}"
-            if getattr(event, "anchor", None) is not None:  # an alias has one, too
-                raise UserError(f"{line}: anchors and aliases (& and *) are not for files of options")
-            if isinstance(event, yaml.ScalarEvent) and inside:
-                if len(event.value) > MAX_VALUE:
-                    raise UserError(f"{line}: a value of {len(event.value):,} letters; {MAX_VALUE:,} at most")
-                _check_characters(event.value, f"{line}: ")
-                if items is not None:
-                    items.append(event.value)
-                elif field:
-                    values[field] = None if event.value in UNSET and event.implicit[0] else event.value
-                    field = ""
-                else:
-                    field = event.value.replace("-", "_")
-                    if field not in known:
-                        raise UserError(f"{line}: {event.value!r} is not an option that a file can have")
-                    if field in values:
-                        raise UserError(f"{line}: {event.value} is given twice")
-            elif isinstance(event, yaml.MappingStartEvent) and not inside and not values:
-                inside = True
-            elif isinstance(event, yaml.SequenceStartEvent) and field and items is None:
-                values[field] = items = []
-            elif isinstance(event, yaml.SequenceEndEvent):
-                items, field = None, ""
-            elif isinstance(event, yaml.MappingEndEvent):
-                inside = False
-            elif isinstance(event, yaml.NodeEvent):
-                raise UserError(f"{line}: should hold lines of OPTION: VALUE")
     except yaml.YAMLError as error:
         raise UserError(f"--config {path}: not YAML: {' '.join(str(error).split())}") from None
-    if not values:
-        raise UserError(f"--config {path}: has no options")
+    if not isinstance(content, dict) or not content:
+        raise UserError(f"--config {path}: should hold lines of OPTION: VALUE")
+    values: dict[str, str | list[str] | None] = {}
+    for name, value in content.items():
+        field = name.replace("-", "_")
+        if field not in known:
+            raise UserError(f"--config {path}: {name!r} is not an option that a file can have")
+        if field in values:
+            raise UserError(f"--config {path}: {name} is given twice")
+        if not all(isinstance(item, str) for item in (value if isinstance(value, list) else [value])):
+            raise UserError(f"--config {path}: {name} should be a value, or a list of values")
+        values[field] = None if value in UNSET else value
     return values
 
 

@@ -20,23 +20,14 @@ SIGNAL_MEANINGS = {
 }
 
 
-def printable(text: str) -> str:
-    """The text with escapes such as `\\x1b` in place of characters that can't be shown, or that control a terminal."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
-
-
 class UserError(ValueError):
     """An error that the user can fix: a wrong option, a bad file, a machine that lacks a requested feature.
 
-    The message is one line that names the option and its value, and says what would work. What it quotes may come from
-    anybody's file: it is made printable here.
+    The message is one line that names the option and its value, and says what would work.
     """
 
     exit_status = 2
     met_by_all = False  # whether every process of a run raises it, so that only the first one needs to print it
-
-    def __init__(self, message: str) -> None:
-        super().__init__("\n".join(map(printable, message.split("\n"))))
 
 
 class StoppedAtCheckpoint(BaseException):

@@ -15,12 +15,12 @@ from typing import IO, Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from common.platform.ending import at_signal
-from common.platform.errors import FileError, UserError, printable
+from common.platform.errors import FileError, UserError
 
 Arrays = dict[str, NDArray[Any]]
 END_BYTES = 2**16
@@ -98,7 +98,6 @@ def lock_file(path: Path, wait: bool) -> IO[bytes]:
 # --- Fields of stored files ---
 
 
-Text = Annotated[str, AfterValidator(printable)]
 # As large as the whole numbers of arrays and tables may be.
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(gt=0, lt=2**63)]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from common.platform.control_groups import cpu_quota
 from common.platform.errors import UserError
-from common.platform.files import Count, Text
+from common.platform.files import Count
 from common.platform.processor import cpu_name as cpu_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -28,12 +28,12 @@ class Machine(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    hostname: Text
-    processor: Text
+    hostname: str
+    processor: str
     cores: Count
     all_cores: Count
     memory_bytes: Count
-    system: Text
+    system: str
 
     def differences(self, other: "Machine") -> list[str]:
         """Lists the fields in which two machines differ: `cores: 2 and 4`. The hostname is not compared."""

@@ -28,7 +28,6 @@ from common.platform.errors import UserError
 from common.platform.files import (
     Count,
     Natural,
-    Text,
     read_json_model,
     read_safetensors,
     write_json_model,
@@ -62,7 +61,7 @@ class Checkpoint(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    implementation: Text
+    implementation: str
     config: TrainConfig
     data_sha256: str
     step: Count

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.platform.files import Count, Text, write_json_model, writing
+from common.platform.files import Count, write_json_model, writing
 from common.spec.batches import Plan
 
 PROFILE_FILE = "profile.json"
@@ -34,7 +34,7 @@ class ProfiledOperation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Text
+    name: str
     calls: Count
     seconds: float = Field(ge=0, allow_inf_nan=False)
 
@@ -56,7 +56,7 @@ class Profile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    implementation: Text
+    implementation: str
     first_step: Count
     num_steps: Count
     wall_seconds: float = Field(ge=0, allow_inf_nan=False)

@@ -10,7 +10,6 @@ from common.platform.errors import UserError
 from common.platform.files import (
     Count,
     Natural,
-    Text,
     invalid_file_error,
     read_json_model,
     write_json_model,
@@ -80,7 +79,7 @@ class RunResult(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[17]
-    implementation: Text
+    implementation: str
     config: TrainConfig
     config_sha256: Sha256
     data_sha256: Sha256
@@ -90,7 +89,7 @@ class RunResult(BaseModel):
     class_names: ClassNames
     num_steps: Count
     skipped_steps: Natural | None
-    replicas_differ: Text | None
+    replicas_differ: str | None
     train_count: Count
     test_count: Count
     test_correct: Natural
@@ -111,17 +110,17 @@ class RunResult(BaseModel):
     gpu_utilisation: float | None = Field(ge=0, le=1)
     training_other_load: float | None = Field(ge=0, allow_inf_nan=False)
     joules_per_image: float | None = Field(ge=0, allow_inf_nan=False)
-    energy_source: Text | None
+    energy_source: str | None
     accelerator: Literal["cpu", "gpu"]
     devices: Count
     threads_per_device: Count
-    device_name: Text
-    cpu_instructions: Text | None
-    processor_note: Text | None
+    device_name: str
+    cpu_instructions: str | None
+    processor_note: str | None
     machine: Machine
-    versions: dict[Text, Text]
+    versions: dict[str, str]
     code_sha256: Sha256
-    git: dict[Text, Text | bool] | None
+    git: dict[str, str | bool] | None
 
     @property
     def plan(self) -> Plan:
@@ -161,7 +160,7 @@ class PlanLine(BaseModel):
     """The first line of `metrics.jsonl`: the steps that the run will take, and the implementation that takes them."""
 
     kind: Literal["plan"]
-    implementation: Text
+    implementation: str
     total_steps: Count
     steps_per_epoch: Count
     num_epochs: Count

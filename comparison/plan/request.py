@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.errors import UserError
-from common.platform.files import Text, lock_file, read_json_model, write_text
+from common.platform.files import lock_file, read_json_model, write_text
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison.plan.options import CompareConfig
@@ -31,11 +31,11 @@ class Request(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[2]
-    created: Text
-    commands: list[Text] = Field(min_length=1)
+    created: str
+    commands: list[str] = Field(min_length=1)
     options: CompareConfig
     config: TrainConfig
-    warnings: list[Text] = []
+    warnings: list[str] = []
 
     def write(self, folder: Path) -> None:
         content = self.model_dump(mode="json", exclude={"options"})

@@ -27,7 +27,6 @@ from common.platform.files import (
     Arrays,
     Count,
     Natural,
-    Text,
     read_json_model,
     read_safetensors,
     read_safetensors_metadata,
@@ -77,7 +76,7 @@ class Audit(BaseModel):
     same: bool | None
     difference: float = Field(ge=0, allow_inf_nan=False)
     explained: float = Field(ge=0, allow_inf_nan=False)
-    note: Text | None = None
+    note: str | None = None
 
     @classmethod
     def unproved(cls, step: int, why: str, of_evaluation: bool = False) -> Self:

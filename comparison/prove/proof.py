@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import UserError
-from common.platform.files import Text, read_json_model
+from common.platform.files import read_json_model
 from common.record.results import (
     RESULT_FILE,
     EpochLine,
@@ -71,7 +71,7 @@ class ProofRecord(BaseModel):
 
     schema_version: Literal[2]
     digest: str
-    failure: Text | None
+    failure: str | None
 
 
 def proof_path(variant: Values, name: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from common.platform.files import Count, Natural, Text
+from common.platform.files import Count, Natural
 from common.spec.options import Mode, TrainConfig
 from comparison.plan.jobs import Contender, Job, Values
 from comparison.plan.request import Request
@@ -100,7 +100,7 @@ class Ended(BaseModel):
     process_seconds: float = Field(ge=0, allow_inf_nan=False)
     other_load: float | None = Field(ge=0, allow_inf_nan=False)
     throttled: float | None = Field(ge=0, le=1)
-    failure: Text | None
+    failure: str | None
     group: Count = 1
 
     @classmethod
@@ -121,7 +121,7 @@ class Which(BaseModel):
       session: number of the request's command that made the run, from 1; those that resumed the comparison come later.
     """
 
-    implementation: Text
+    implementation: str
     mode: Mode
     variant: Values
     session: Count

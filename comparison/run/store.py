@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.platform.errors import UserError, printable
+from common.platform.errors import UserError
 from common.platform.files import read_file_end, read_json_model, write_json_model
 from common.record.checkpoints import has_whole_checkpoint
 from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
@@ -139,7 +139,7 @@ def log_end(log: Path, count: int) -> list[str]:
         return []
     except OSError as error:
         return [f"{log.name} cannot be read: {error.strerror}"]
-    return [printable(line.expandtabs()) for line in lines if line.strip()][-count:]
+    return [line.expandtabs() for line in lines if line.strip()][-count:]
 
 
 def run_again_dir(run_dir: Path, group: int) -> Path:
@@ -195,7 +195,7 @@ def load_run(run_dir: Path, record: Record) -> Run:
         turns = read_metrics(run_dir, TurnLine)
         check_files(run_dir, record, result, losses)
     except UserError as error:
-        return Run(record.model_copy(update={"failure": printable(str(error)), "files_sha256": None}), run_dir)
+        return Run(record.model_copy(update={"failure": str(error), "files_sha256": None}), run_dir)
     return Run(record, run_dir, result, losses, epochs, turns)
 
 

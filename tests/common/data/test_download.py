@@ -15,7 +15,7 @@ import time
 import pytest
 from conftest import REPOSITORY, remount, wait_for
 
-from common.data import download, formats
+from common.data import download
 from common.data.download import Source
 from common.platform.errors import UserError
 
@@ -78,21 +78,6 @@ def test_what_is_there_is_not_fetched_raw_or_compressed(server, tmp_path):
     assert server.asked == []
 
 
-def endless(handler):
-    handler.send_response(200)
-    handler.end_headers()
-    while True:
-        handler.wfile.write(bytes(2**20))
-
-
-def crawling(handler):
-    handler.send_response(200)
-    handler.end_headers()
-    while True:
-        handler.wfile.write(bytes(1024))  # the client reads this many bytes at a time
-        time.sleep(0.2)
-
-
 def silent(handler):
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
@@ -100,59 +85,23 @@ def silent(handler):
     time.sleep(60)
 
 
-def redirected_for_ever(handler):
-    handler.send_response(302)
-    handler.send_header("Location", handler.path)
-    handler.end_headers()
-
-
-def bomb(handler):
-    """About a megabyte that decompresses to more than a gigabyte."""
-    handler.send_response(200)
-    handler.end_headers()
-    handler.wfile.write(gzip.compress(b"x" * 2**21) * 600)
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (endless, "more than 67,108,864 bytes"),
-        (crawling, " seconds"),
-        (silent, "ReadTimeout|ConnectionError"),
-        (redirected_for_ever, "Exceeded 30 redirects"),
-        (bomb, "more than 67,108,864 bytes"),
-    ],
-)
-def test_a_server_that_means_ill_is_passed_over(server, tmp_path, monkeypatch, answer, said):
-    """No process waits for ever, and memory and disk are not filled. Limits are smaller here to keep the test short."""
-    for module in (download, formats):
-        monkeypatch.setattr(module, "MOST_BYTES", 2**26)
+def test_a_server_that_does_not_answer_is_passed_over(server, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "TIMEOUT_SECONDS", 1)
-    monkeypatch.setattr(download, "LEAST_RATE", 10_000)
-    server.files = {"/bad/a.gz": answer, "/good/a.gz": gzip.compress(CONTENT["a"])}
+    server.files = {"/bad/a.gz": silent, "/good/a.gz": gzip.compress(CONTENT["a"])}
     source = Source("d", {"a": MD5["a"]}, (server.url + "/bad/{}", server.url + "/good/{}"))
-    started = time.monotonic()
     assert read_all(source, tmp_path) == {"a": CONTENT["a"]}
-    with pytest.raises(UserError, match=f"bad/a.gz: .*({said})"):
+    with pytest.raises(UserError, match="bad/a.gz: .*(ReadTimeout|ConnectionError)"):
         Source("e", {"a": MD5["a"]}, (server.url + "/bad/{}",)).fetch(tmp_path)
-    assert time.monotonic() - started < 50
     assert not leftovers(tmp_path)
 
 
-NEXT = "the next address is tried; nothing is left of it; where no address works, each is named with its reason"
-
-
-def test_an_archive_gives_all_its_files_only_those_wanted_and_none_outside_its_folder(server, tmp_path):
-    """Files are extracted by name, whatever paths the archive gives them; links are not followed."""
+def test_an_archive_gives_all_its_files_and_only_those_wanted(server, tmp_path):
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        for path, content in {"/tmp/outside/a": CONTENT["a"], "../../b": CONTENT["b"], "../../outside": b"x"}.items():
+        for path, content in {"folder/a": CONTENT["a"], "folder/b": CONTENT["b"], "folder/readme": b"x"}.items():
             member = tarfile.TarInfo(path)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-        link = tarfile.TarInfo("c")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
     server.files = {"/all.tar.gz": buffer.getvalue()}
     assert read_all(Source("d", MD5, (server.url + "/all.tar.gz",)), tmp_path / "data") == CONTENT
     assert server.asked == ["/all.tar.gz"]
@@ -284,7 +233,13 @@ for number in range(5):
 
 
 def test_a_process_that_is_killed_while_it_downloads_leaves_nothing(server, tmp_path):
-    server.files = {"/a.gz": crawling}
+    def half(handler):
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(gzip.compress(CONTENT["a"])[:20])
+        time.sleep(60)
+
+    server.files = {"/a.gz": half}
     with start(Source("d", MD5, (server.url + "/{}",)), f"source.fetch(Path({str(tmp_path)!r}))") as process:
         wait_for(lambda: server.asked)
         time.sleep(0.5)

