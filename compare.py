@@ -39,7 +39,7 @@ from comparison.prove.learning import make_memorising_runs, make_whole_set_runs
 from comparison.prove.proof import proof_jobs
 from comparison.prove.prover import Prover
 from comparison.run.side_runs import SideRunner, make_profiles
-from comparison.run_maker import RunMaker, prepare, tuned
+from comparison.run_maker import RunMaker, check_data, prepare, tuned
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
 from comparison.show.report.page import write_report
@@ -102,6 +102,8 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
     options = request.options
     variants = make_variants(options, request.config)
     found, missing = find_runs(folder, request, failed=False)
+    if missing:
+        check_data(variants, found)
 
     with LiveView(console, len(found) + len(missing), found) as view:
         maker = RunMaker(folder, request, view, found, missing)

@@ -50,6 +50,7 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
       UserError: something can't be run or read. This is found before any run is started.
     """
     command = shlex.join(["python", "compare.py", *sys.argv[1:]])
+    given = given.with_absolute_paths(given.model_fields_set)
     if given.report_only:
         stored = take(given.report_only, "--report-only")
         options = given.applied_to(stored.options, given.report_only, REPORT_WITH)
@@ -61,6 +62,7 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
         request = stored.model_copy(update={"options": options, "commands": [*stored.commands, command]})
         request.write(given.resume)
         return given.resume, request
+    given = given.with_absolute_paths(["data_dir"])
     config = given.train_config()
     _check(given, config)
     folder = make_output_dir(given)
@@ -126,6 +128,19 @@ def _say_too_many(options: CompareConfig, config: TrainConfig, console: Console)
             1 if devices == "auto" else devices, 1 if threads == "auto" else threads, num_cores()
         ):
             console.print(f"note: {crowding}", soft_wrap=True)
+
+
+def check_data(variants: Sequence[Variant], runs: Sequence[Run]) -> None:
+    """Raises UserError if the data set is not the one on which the runs that have finished were trained."""
+    for variant in variants:
+        finished = [run for run in runs if run.result and run.record.variant == dict(variant.values)]
+        for seed, run in {run.record.seed: run for run in finished}.items():
+            config = variant.config.replace(seed=seed)
+            if run.result and run.result.data_sha256 != Experiment.make(config).dataset.sha256:
+                raise UserError(
+                    f"--data-dir {config.data_dir}: holds other data than when {run.run_dir} was made; put the former"
+                    " data set back, or start a new comparison"
+                )
 
 
 # --- Learning rates ---

@@ -1,7 +1,8 @@
 """The options of compare.py: its own, and those of a run, which it passes on to every implementation."""
 
+import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -215,6 +216,15 @@ class CompareConfig(TrainingOptions):
     def rates(self) -> list[float]:
         """The learning rates of which each batch size gets the best; empty if it is not chosen so."""
         return self.sweep_learning_rate if isinstance(self.sweep_learning_rate, list) else []
+
+    def with_absolute_paths(self, names: Collection[str]) -> "CompareConfig":
+        """These options with the paths in the fields `names` made absolute: a comparison is resumed from anywhere."""
+        python = [item.partition("=") for item in self.python]
+        absolute = {
+            "data_dir": self.data_dir.absolute(),
+            "python": [f"{name}={Path(path).absolute() if os.sep in path else path}" for name, _, path in python],
+        }
+        return self.model_copy(update={name: absolute[name] for name in absolute if name in names})
 
     def with_mode(self, *modes: Mode) -> "CompareConfig":
         """These options with the modes given, as if by hand."""

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from conftest import ONE_ROUND, gone, read_csv, run, wait_for
 
+from common.data.arrays import write_arrays_info
 from comparison.prove import prover
 
 FEW_STEPS = ("--epochs", 2, "--train-size", 500, "--batch-size", 20)
@@ -379,6 +381,31 @@ def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     assert again == {"seed-0/round-1/two", "seed-0/round-2/two"}
     assert (output / "runs/seed-0/round-1/two.unfinished-1/result.json").exists()  # the unfinished run is kept
     assert len(json.loads((output / "comparison.json").read_text())["commands"]) == 2
+
+
+def test_it_is_resumed_from_another_folder_and_only_on_the_same_data(project, tmp_path):
+    def write_arrays(folder, level):
+        folder.mkdir(parents=True)
+        for part in ("train", "test"):
+            np.save(folder / f"{part}_images.npy", np.full((40, 8, 8, 1), level, np.uint8))
+            np.save(folder / f"{part}_labels.npy", np.arange(40) % 2)
+        write_arrays_info(folder, ["a", "b"])
+
+    here, there = tmp_path / "here", tmp_path / "there"
+    write_arrays(here / "set", 1)
+    write_arrays(there / "set", 2)
+    compare_py = (sys.executable, project / "compare.py")
+    options = ("--implementations", "one", "--repeats", 1, "--mode", "plain", "--epochs", 1, "--batch-size", 20)
+    run(*compare_py, "--output-dir", "r", "--dataset", "arrays", "--data-dir", "set", *options, cwd=here)
+    before = json.loads((here / "r/runs/seed-0/round-1/one/result.json").read_text())
+    run(*compare_py, "--resume", here / "r", "--repeats", 2, cwd=there)
+    after = json.loads((here / "r/runs/seed-0/round-2/one/result.json").read_text())
+    assert after["data_sha256"] == before["data_sha256"]
+    shutil.rmtree(here / "set")
+    shutil.copytree(there / "set", here / "set")
+    failed = run(*compare_py, "--resume", here / "r", "--repeats", 3, cwd=there, expect=2)
+    assert f"--data-dir {here / 'set'}: holds other data than when " in failed.stderr
+    assert not (here / "r/runs/seed-0/round-3").exists()
 
 
 @pytest.mark.slow
