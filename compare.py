@@ -107,6 +107,7 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
 
     with LiveView(console, len(found) + len(missing), found) as view:
         maker = RunMaker(folder, request, view, found, missing)
+        maker.audit_interrupted()
         maker.make(list(rate_search_jobs(options, variants)))
         variants = tuned(variants, maker.runs, options.target_accuracy)
         prover = Prover(folder, request, view.say)

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from common.command import Command, PredictConfig
 from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset, unlabelled_dataset
-from common.data.image_files import Assumed, assumptions, read_image
+from common.data.image_files import Remark, read_image, remarks
 from common.platform.errors import DivergedError, UserError
 from common.platform.files import invalid_file_error, read_safetensors_metadata
 from common.platform.launch import Launch
@@ -80,16 +80,16 @@ def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Used
         raise UserError(f"predict: the network takes images of {spec.image_shape[2]} channels; pictures have 1 or 3")
     shown = " x ".join(map(str, spec.image_shape))
     check_memory(2 * len(use.images) * math.prod(spec.image_shape), f"predict: {len(use.images)} images of {shown}")
-    images, unreadable, assumed = [], {}, []
+    images, unreadable, flags = [], {}, []
     for path in use.images:
         try:
             picture = read_image(path, spec.image_shape, use.fit)
             images.append(picture.pixels)
-            assumed.append(picture.assumed)
+            flags.append(picture.flags)
         except UserError as error:
             unreadable[path] = str(error)
-            assumed.append(Assumed(0))
-    for line in assumptions(assumed):
+            flags.append(Remark(0))
+    for line in remarks(flags, spec.image_shape):
         print(f"note: {line}", file=sys.stderr)
     if not images:
         raise UserError(next(iter(unreadable.values())))

@@ -20,6 +20,7 @@ from common.data.datasets import num_examples
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
+from common.record.audited_states import STATES_DIR
 from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.resolve import tutorial_obstacle
@@ -31,7 +32,7 @@ from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
-from comparison.prove.audits import choose_audited_steps, make_audits
+from comparison.prove.audits import choose_audited_steps, is_audited, make_audits
 from comparison.run.devices import same_devices
 from comparison.run.follower import Follower
 from comparison.run.groups import run_groups
@@ -278,6 +279,19 @@ class RunMaker(Follower):
             if len(self._disturbed) == SURE_TURNS:
                 self._say_disturbed(statistics.median(self._disturbed))
 
+    def audit_interrupted(self) -> None:
+        """Audits the runs that had ended when the comparison was interrupted, but were not audited yet."""
+        for run in self.runs:
+            if run.result and (run.run_dir / STATES_DIR).exists() and not is_audited(run.run_dir):
+                self._audit(run)
+
+    def _audit(self, run: Run, steps: Sequence[int] = ()) -> None:
+        """Audits the steps, or those of which the run has kept states."""
+        try:
+            make_audits(run.run_dir, steps)
+        except (UserError, MemoryError) as error:
+            self.view.say(f"{run.record.title}: its steps can't be audited: {error or 'too little memory'}")
+
     def _say_disturbed(self, load: float) -> None:
         """Tells once that other programs disturb the measurement, while there is still time to end them."""
         busiest = ", ".join(busiest_programs())
@@ -291,10 +305,7 @@ class RunMaker(Follower):
         job = self._jobs[program.run_dir]
         run = store_run(job, program, ended)
         if run.result and program.audited_steps:
-            try:
-                make_audits(run.run_dir, program.audited_steps)
-            except (UserError, MemoryError) as error:
-                self.view.say(f"{job.title}: its steps can't be audited: {error or 'too little memory'}")
+            self._audit(run, program.audited_steps)
         self.runs.append(run)
         if not run.turns and is_round_disturbed(run) and not self._disturbed:
             self._disturbed.append(other_load(run) or 0.0)

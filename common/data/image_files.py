@@ -19,33 +19,49 @@ from common.spec.options import ImageShape
 # this number, and refuses twice as many.
 MOST_PIXELS = Image.MAX_IMAGE_PIXELS = 50_000_000
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF 6.0 and a value of the second
+ORIENTATION = 274  # a tag of Exif
 
 
-class Assumed(IntFlag):
-    """What had to be assumed to read an image, since its file does not say it."""
+class Remark(IntFlag):
+    """What had to be assumed to read an image, since its file does not say it; and what was cut off."""
 
     WHITE_VALUE = 4
     BACKGROUND = 8
+    CROPPED = 16
+    OTHER_WAY_ROUND = 32
 
 
-ASSUMPTIONS = {
-    Assumed.WHITE_VALUE: "16 bits, and no word on which value is white; 65535 was taken",
-    Assumed.BACKGROUND: "transparent in places; a white background was taken",
+REMARKS = {
+    Remark.WHITE_VALUE: "16 bits, and no word on which value is white; 65535 was taken",
+    Remark.BACKGROUND: "transparent in places; a white background was taken",
+    Remark.CROPPED: "more than a quarter was cut off, see --fit",
+    Remark.OTHER_WAY_ROUND: "less would be cut off with height and width exchanged: --image-shape {1} {0} {2}",
 }
+MUCH = 0.25  # of an image that may be cut off without a remark
 
 
 class Picture(NamedTuple):
     """Pixels: uint8 (H, W, C)."""
 
     pixels: NDArray[np.uint8]
-    assumed: Assumed
+    flags: Remark
 
 
-def assumptions(assumed: Sequence[int] | NDArray[np.uint8]) -> list[str]:
-    """A line for each kind of assumption; `assumed` has the flags of each image."""
-    flags = np.asarray(assumed, dtype=np.uint8)
-    counts = {kind: np.count_nonzero(flags & kind) for kind in Assumed}
-    return [f"{count:,} of {len(flags):,} images: {ASSUMPTIONS[kind]}" for kind, count in counts.items() if count]
+def remarks(flags: Sequence[int] | NDArray[np.uint8], image_shape: ImageShape) -> list[str]:
+    """A line for each kind of remark; `flags` has those of each image."""
+    flags = np.asarray(flags, dtype=np.uint8)
+    counts = {kind: np.count_nonzero(flags & kind) for kind in Remark}
+    return [
+        f"{count:,} of {len(flags):,} images: {REMARKS[kind].format(*image_shape)}"
+        for kind, count in counts.items()
+        if count
+    ]
+
+
+def _cut_off(size: tuple[int, int], width: int, height: int) -> float:
+    """The share of an image of this size (width, height) that is cut off for a width and height."""
+    ratio = size[0] / size[1] / (width / height)
+    return 1 - min(ratio, 1 / ratio)
 
 
 def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
@@ -57,7 +73,8 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
             warnings.simplefilter("ignore")  # of Pillow, about damaged metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as opened:
-                opened.draft(mode, (width, height))  # decodes a JPEG no larger than needed
+                turned = opened.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)  # by 90 degrees
+                opened.draft(mode, (height, width) if turned else (width, height))  # a JPEG no larger than needed
                 image, white_assumed = _in_bytes(opened, ImageOps.exif_transpose(opened), path)
                 image, background_assumed = _on_white(image)
                 image = image.convert(mode)
@@ -65,15 +82,18 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
         raise UserError(f"{path}: has more than {MOST_PIXELS:,} pixels; make it smaller") from None
     except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
         raise UserError(f"{path}: {file_error_reason(error)}") from None
-    resampling = Image.Resampling.BILINEAR
+    resampling, flags = Image.Resampling.BILINEAR, Remark(0)
     if fit == "crop":
+        if (lost := _cut_off(image.size, width, height)) > MUCH:
+            flags = Remark.CROPPED
+            flags |= Remark.OTHER_WAY_ROUND if _cut_off(image.size, height, width) < lost else 0
         image = ImageOps.fit(image, (width, height), resampling)
     elif fit == "pad":
         image = ImageOps.pad(image, (width, height), resampling)
     else:
         image = image.resize((width, height), resampling)
-    assumed = white_assumed * Assumed.WHITE_VALUE | background_assumed * Assumed.BACKGROUND
-    return Picture(np.asarray(image, dtype=np.uint8).reshape(image_shape), Assumed(assumed))
+    flags |= white_assumed * Remark.WHITE_VALUE | background_assumed * Remark.BACKGROUND
+    return Picture(np.asarray(image, dtype=np.uint8).reshape(image_shape), flags)
 
 
 def _on_white(image: Image.Image) -> tuple[Image.Image, bool]:

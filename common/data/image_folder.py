@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, open_array, write_arrays_info
-from common.data.image_files import assumptions, read_image
+from common.data.image_files import read_image, remarks
 from common.data.image_listing import ImageFolderConfig, Listing, list_images
 from common.platform.ending import ctrl_c_waits, serve_pool
 from common.platform.errors import UserError
@@ -30,7 +30,7 @@ from common.platform.machine import num_cores
 
 CHUNK = 64  # images that a worker process converts at a time
 LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"
-TO_DO, DONE, UNREADABLE = 0, 1, 2  # the status of an image; one that is done also has the flags of `Assumed`
+TO_DO, DONE, UNREADABLE = 0, 1, 2  # the status of an image; one that is done also has the flags of `Remark`
 
 
 def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
@@ -43,6 +43,8 @@ def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
     listing = list_images(config)
     if left_out := len(listing.left_out):
         console.print(f"files and folders left out: {left_out:,}, such as {min(listing.left_out)!a}")
+    if deeper := len(listing.deeper):
+        console.print(f"images in a folder within that of their class: {deeper:,}, such as {listing.deeper[0]!a}")
     if (config.output / DATASET_FILE).exists():
         raise UserError(f"--output {config.output}: holds a data set already; name another folder")
     _begin(config, listing)
@@ -52,8 +54,9 @@ def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
     info = write_arrays_info(config.output, listing.class_names)
     for name in (LISTING_FILE, STATUS_FILE):
         (config.output / name).unlink()
-    sizes = f"{kept[0]:,} training and {kept[1]:,} test images"
-    console.print(f"{sizes}, {len(listing.class_names)} classes; the options that use them:")
+    names = f"{', '.join(listing.class_names[:10])}{' ...' if listing.class_names[10:] else ''}"
+    console.print(f"{len(listing.class_names)} classes: {names}", soft_wrap=True)
+    console.print(f"{kept[0]:,} training and {kept[1]:,} test images; the options that use them:")
     console.print(f"--dataset arrays --data-dir {shlex.quote(str(config.output))}", soft_wrap=True)
     return info
 
@@ -171,12 +174,12 @@ def _decode(indices: NDArray[np.int64]) -> int:
         in_test = index >= _Worker.listing.num_train
         try:
             config = _Worker.config
-            image, assumed = read_image(config.images / path, config.image_shape, config.fit)
+            image, flags = read_image(config.images / path, config.image_shape, config.fit)
         except UserError:
             _Worker.status[index] = UNREADABLE
             continue
         _Worker.images[in_test][index - in_test * _Worker.listing.num_train] = image
-        _Worker.status[index] = DONE | assumed
+        _Worker.status[index] = DONE | flags
     return len(indices)
 
 
@@ -188,8 +191,8 @@ def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> 
     status = np.fromfile(config.output / STATUS_FILE, np.uint8)
     assert (status != TO_DO).all()
     unreadable = np.flatnonzero(status == UNREADABLE)
-    for line in assumptions(status):
-        console.print(line)
+    for line in remarks(status, config.image_shape):
+        console.print(line, soft_wrap=True)
     readable = status != UNREADABLE
     train, test = readable[: listing.num_train], readable[listing.num_train :]
     if len(unreadable):

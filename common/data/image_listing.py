@@ -1,6 +1,7 @@
 """The images of a folder, their labels, and the split into training and test images."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,7 +14,7 @@ from common.spec.options import MAX_CLASSES, ImageShape
 from common.spec.randomness import STREAM_SPLIT, random_bits
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # others are ignored
-TEST_FOLDERS = ("test", "val", "validation", "valid")
+TRAIN_WORD, TEST_WORDS = "train", ("test", "val")  # in names of folders such as training_set; the first one counts
 
 # How an image of another shape is fitted to the data set's shape.
 Fit = Literal["crop", "pad", "stretch"]
@@ -25,8 +26,8 @@ class ImageFolderConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     images: Path = Field(
-        description="folder with a sub-folder for each class; or with folders train and test (or val) that hold"
-        " such sub-folders"
+        description="folder with a sub-folder for each class; or with folders for training and testing (train and"
+        " test or val, or such as training_set and test_set) that hold such sub-folders"
     )
     output: Path = Field(description="folder for the arrays, to be given as --data-dir with --dataset arrays")
     image_shape: ImageShape = Field(
@@ -63,12 +64,14 @@ class Listing:
 
     Attributes:
       left_out: paths of the other files and folders, which are not used; hidden ones are not listed.
+      deeper: paths of those images that are not in the folder of their class itself, but in one below it.
     """
 
     class_names: list[str]
     files: list[tuple[str, int]]
     num_train: int
     left_out: list[str]
+    deeper: list[str]
 
 
 def list_images(config: ImageFolderConfig) -> Listing:
@@ -81,15 +84,15 @@ def list_images(config: ImageFolderConfig) -> Listing:
             f"--output {config.output}: is inside --images {source}, as if it were a class; name a folder elsewhere"
         )
     folders, left_out = _content(source, "")
-    test = [name for name in TEST_FOLDERS if name in folders]
-    if "train" in folders and test:
-        left_out += [name for name in folders if name not in ("train", test[0])]
-        class_names, beside_classes = _content(source, "train")
-        test_names, beside_test_classes = _content(source, test[0])
+    if train_and_test := _parts(source, folders):
+        of_train, of_test = train_and_test
+        left_out += [name for name in folders if name not in train_and_test]
+        class_names, beside_classes = _content(source, of_train)
+        test_names, beside_test_classes = _content(source, of_test)
         left_out += beside_classes + beside_test_classes
         if unknown := sorted(set(test_names) - set(class_names)):
-            raise UserError(f"--images {source}: {test[0]}/{unknown[0]} is a class that train/ doesn't have")
-        parts = [_files(source, f"{part}/{name}", left_out) for part in ("train", test[0]) for name in class_names]
+            raise UserError(f"--images {source}: {of_test}/{unknown[0]} is a class that {of_train}/ doesn't have")
+        parts = [_files(source, f"{part}/{name}", left_out) for part in train_and_test for name in class_names]
         train, testing = parts[: len(class_names)], parts[len(class_names) :]
     else:
         class_names = folders
@@ -118,7 +121,35 @@ def list_images(config: ImageFolderConfig) -> Listing:
     if not any(testing):
         raise UserError(f"--images {source}: no images to test on")
     labelled = [(path, label) for part in (train, testing) for label, files in enumerate(part) for path in files]
-    return Listing(class_names, labelled, sum(map(len, train)), left_out)
+    depth = 3 if train_and_test else 2
+    deeper = [path for path, _ in labelled if len(Path(path).parts) > depth]
+    return Listing(class_names, labelled, sum(map(len, train)), left_out, deeper)
+
+
+def _parts(source: Path, folders: Sequence[str]) -> tuple[str, str] | None:
+    """The folders of the training and of the test images; None if the sub-folders are the classes themselves.
+
+    Raises UserError if they are neither: no sub-folder holds images, and nothing says which one is for training.
+    """
+    train = [name for name in folders if TRAIN_WORD in name.lower()]
+    train = [TRAIN_WORD] if TRAIN_WORD in train else train
+    test = [name for word in TEST_WORDS for name in folders if word in name.lower() and name not in train]
+    test.sort(key=lambda name: name not in TEST_WORDS)
+    if len(train) == 1 and test and train[0] == TRAIN_WORD and test[0] in TEST_WORDS:
+        return train[0], test[0]
+    inside = {name: _content(source, name) for name in folders}
+    with_images = [any(Path(file).suffix.lower() in SUFFIXES for file in files) for _, files in inside.values()]
+    if any(with_images) or not any(below for below, _ in inside.values()):
+        return None
+    if len(train) == 1 and test:
+        return train[0], test[0]
+    found = "; ".join(
+        f"{name}: {', '.join(below[:3])}{', ...' * bool(below[3:])}" for name, (below, _) in inside.items()
+    )
+    raise UserError(
+        f"--images {source}: its sub-folders hold no images, but folders ({found}); if those are the classes, name the"
+        " sub-folders train and test; otherwise give the folder whose sub-folders are the classes"
+    )
 
 
 def _content(source: Path, folder: str) -> tuple[list[str], list[str]]:

@@ -77,6 +77,11 @@ def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
         for row in table.rows:
             if asked and row.runs and not row.audited_steps and not row.audit_failure:
                 yield f"{row.title}: no step of its timed runs was audited: {row.why_not_audited}"
+            if asked and (step := row.unexplained_jump):
+                yield (
+                    f"{row.title}: its losses suddenly part from the first row's at step {step}, and the steps around"
+                    " were not audited, so it may train differently from there; --resume audits them"
+                )
 
 
 def _sessions(tables: Sequence[Table]) -> Iterator[str]:

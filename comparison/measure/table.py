@@ -33,9 +33,17 @@ from comparison.numbers import (
     span,
 )
 from comparison.plan.jobs import Contender, Values
-from comparison.prove.audits import Audit, Audits, read_audits
+from comparison.prove.audits import Audit, Audits, is_audited, read_audits
 from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_small_set
-from comparison.prove.proof import CLOSER_DIR, FIRST_BATCH_DIR, Proof, judge, proof_path, why_proof_does_not_fit
+from comparison.prove.proof import (
+    CLOSER_DIR,
+    FIRST_BATCH_DIR,
+    Proof,
+    judge,
+    jump_between,
+    proof_path,
+    why_proof_does_not_fit,
+)
 from comparison.ratios import (
     MIN_CYCLES,
     MIN_FOR_QUARTILES,
@@ -263,6 +271,18 @@ class Row:
         where, audit = wrong[0]
         more = f" (and {len(wrong) - 1} more audits)" if wrong[1:] else ""
         return f"{where}, {audit.what}: {audit.note}{more}"
+
+    @cached_property
+    def unexplained_jump(self) -> int | None:
+        """The step at which its losses suddenly part from the first row's; None if not, or if that was looked into."""
+        table, first = self.in_table, self.in_table.reference
+        if first is None or self._proof.same is False:
+            return None
+        if is_audited(table.folder / proof_path(table.variant, self.name) / CLOSER_DIR):
+            return None
+        firsts = {run.record.seed: run for run in reversed(first.runs)}
+        jumps = (jump_between(firsts[run.record.seed], run) for run in self.runs if run.record.seed in firsts)
+        return next((step for step in jumps if step), None)
 
     @property
     def why_not_audited(self) -> str:

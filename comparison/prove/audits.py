@@ -231,6 +231,11 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
     return audits
 
 
+def is_audited(run_dir: Path) -> bool:
+    """Whether the audits of a run are complete; not if they, or the run, were interrupted."""
+    return (run_dir / AUDITS_FILE).exists()
+
+
 def read_audits(run_dir: Path) -> Audits | None:
     """The audits of a run; None if there are none. Raises UserError if they can't be read."""
     path = run_dir / AUDITS_FILE

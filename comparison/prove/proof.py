@@ -31,7 +31,7 @@ from common.record.results import (
 )
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
-from comparison.lockstep import OTHER_SETTINGS, find_departure, loss_differences
+from comparison.lockstep import OTHER_SETTINGS, find_departure, find_loss_jump, loss_differences
 from comparison.plan.jobs import Contender, Job, Values, Variant, row_path
 from comparison.prove.audits import read_audits
 from comparison.run.store import LOG_FILE, Run
@@ -210,3 +210,12 @@ def _judge_folders(reference: Path, other: Path) -> Proof:
             return Proof(True, difference)  # every step is right, and rounding has grown from step to step
         departure = find_departure(*again, TOLERANCE) or departure
     return Proof(False, difference, departure)
+
+
+def jump_between(first: Run, other: Run) -> int | None:
+    """The step at which the losses of two runs suddenly part; None if they don't."""
+    assert first.result and other.result
+    plan = first.result.plan
+    of_first, of_other = ({plan.last_step(line.epoch): line.test_loss for line in run.epochs} for run in (first, other))
+    configs = first.result.config, other.result.config
+    return find_loss_jump((first.losses, other.losses), (of_first, of_other), configs)

@@ -19,13 +19,13 @@ from common.platform.gpus import list_gpus
 from common.platform.machine import code_sha256, describe_machine, num_cores
 from common.platform.processes import user_cache
 from common.platform.processor import LIMIT_VARIABLES
+from common.record.audited_states import STATES_DIR
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
-from comparison.lockstep import find_loss_jump
 from comparison.plan.jobs import contenders
 from comparison.plan.request import Request
-from comparison.prove.audits import audited_steps_around, audited_steps_that_fit, make_audits, read_audits
+from comparison.prove.audits import audited_steps_around, audited_steps_that_fit, is_audited, make_audits
 from comparison.prove.proof import (
     CLOSER_DIR,
     FIRST_BATCH_DIR,
@@ -34,6 +34,7 @@ from comparison.prove.proof import (
     ProofRecord,
     check_proof_complete,
     judge,
+    jump_between,
     proof_path,
 )
 from comparison.run.follower import QuietFollower
@@ -76,7 +77,7 @@ class Prover:
             first, *others = (job for job in jobs if job.variant == variant)
             verdicts = {job: judge(self.folder, dict(variant.values), first.name, job.name) for job in others}
             parted = [job for job in others if verdicts[job].same is False]
-            looked = all((self.folder / job.path / FIRST_BATCH_DIR).exists() for job in parted)
+            looked = all(is_audited(self.folder / job.path / FIRST_BATCH_DIR) for job in parted)
             if parted and not looked:
                 self.say(f"losses differ; looking for the layer and the step: {', '.join(row.title for row in parted)}")
                 self._look_again([first, *parted])
@@ -121,30 +122,30 @@ class Prover:
     def look_closer(self, runs: Sequence[Run]) -> None:
         """Makes runs once more that suddenly part from the first row's, and audits the steps around; nothing is timed.
 
-        In a comparison's rounds, chance decides which steps are audited. Rows in which a difference is known are left
-        out.
+        In a comparison's rounds, chance decides which steps are audited. Rows whose proofs differ are left out: the
+        first step that differs is known.
 
         Args:
           runs: all runs of the comparison.
         """
         runs = [run for run in runs if run.result and not run.record.rate_search]
-        known = {self._proof_dir(run) for run in runs if _is_different(run.run_dir)}
-        known |= {path for path in map(self._proof_dir, runs) if (path / FIRST_BATCH_DIR).exists()}
         firsts: dict[tuple[Path, int], Run] = {}
         for run in runs:
             if run.record.contender == contenders(self.request.options)[0]:
                 firsts.setdefault((self._proof_dir(run).parent, run.record.seed), run)
-        parted: dict[tuple[Path, int], list[tuple[Run, int]]] = {}
+        parted: dict[tuple[Path, int], dict[Path, tuple[Run, int]]] = {}
         for run in runs:
             path = self._proof_dir(run)
             first = firsts.get((path.parent, run.record.seed))
-            if first is None or {path, self._proof_dir(first)} & known or (path / CLOSER_DIR).exists():
+            if first is None or any(path in of_first for of_first in parted.values()):
+                continue
+            if judge(self.folder, run.record.variant, first.record.name, run.record.name).same is False:
                 continue
             if step := jump_between(first, run):
-                known.add(path)
-                parted.setdefault((path.parent, run.record.seed), []).append((run, step))
+                parted.setdefault((path.parent, run.record.seed), {})[path] = run, step
         for key, others in parted.items():
-            self._look_closer(firsts[key], others)
+            if not all(is_audited(path / CLOSER_DIR) for path in (self._proof_dir(firsts[key]), *others)):
+                self._look_closer(firsts[key], list(others.values()))
 
     def _proof_dir(self, run: Run) -> Path:
         """The folder of the proof of the run's row."""
@@ -174,7 +175,12 @@ class Prover:
                 with suppress(UserError, MemoryError):  # without audits, nothing more is known
                     make_audits(run_dir, steps)
 
-        self._side_by_side(programs, ended, steps)
+        try:
+            self._side_by_side(programs, ended, steps)
+        finally:
+            for run_dir in programs:
+                if not is_audited(run_dir):  # it was interrupted, or has failed: its states are of no use
+                    shutil.rmtree(run_dir / STATES_DIR, ignore_errors=True)
 
     def _side_by_side(
         self,
@@ -217,24 +223,6 @@ class Prover:
             "gpus": list_gpus() if job.config.accelerator == "gpu" else None,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _is_different(run_dir: Path) -> bool:
-    """Whether the audits of a run have found a difference."""
-    try:
-        audits = read_audits(run_dir)
-    except UserError:  # which a warning says
-        return False
-    return audits is not None and bool(audits.different)
-
-
-def jump_between(first: Run, other: Run) -> int | None:
-    """The step at which the losses of two runs suddenly part; None if they don't."""
-    assert first.result and other.result
-    plan = first.result.plan
-    of_first, of_other = ({plan.last_step(line.epoch): line.test_loss for line in run.epochs} for run in (first, other))
-    configs = first.result.config, other.result.config
-    return find_loss_jump((first.losses, other.losses), (of_first, of_other), configs)
 
 
 def _shows_layers(config: TrainConfig) -> bool:

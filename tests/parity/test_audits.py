@@ -272,6 +272,38 @@ def test_compare_finds_a_mistake_in_the_timed_run_and_names_its_row_and_place(tm
     assert second["ratio"] == ""
 
 
+@pytest.mark.slow
+def test_a_row_whose_losses_suddenly_part_is_audited_there_whatever_other_rows_do(tmp_path):
+    folder = changed_code(
+        tmp_path / "copy",
+        "pt_impl/train.py",
+        "        parts.train_batches.sampler.set_epoch(epoch)\n",
+        "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch == 2:\n"
+        "            parts.optimizer.state.clear()\n",
+    )
+    for file, before, after in (
+        ("ptl_impl/train.py", "        factor = self.trainer", "        factor = 2 * self.trainer"),
+        ("comparison/prove/audits.py", "MOST_STEPS = 7", "MOST_STEPS = 1"),  # chance alone does not find it
+    ):
+        path = folder / file
+        assert before in path.read_text()
+        path.write_text(path.read_text().replace(before, after))
+    command = (sys.executable, "compare.py", "--implementations", "tf", "ptl", "pt", "--epochs", 4, *ONE_ROUND)
+    options = ("--mode", "plain", "--output-dir", tmp_path / "r")
+    done = run(*command, *options, cwd=folder, expect=1)
+    assert "losses suddenly part from those of TensorFlow (seed 0): PyTorch at step 4" in done.stdout
+    first, visible, late = read_csv(tmp_path / "r" / "results.csv")
+    assert [row["status"] for row in (first, visible, late)] == ["ok", "different training", "different training"]
+    assert "repeated run, step 47: " in late["note"], late
+    closer = tmp_path / "r" / "proofs" / "pt" / "closer"
+    (closer / "audits.json").unlink()  # as if it had been interrupted
+    (closer.parent.parent / "tf" / "closer" / "audits.json").unlink()
+    done = run(sys.executable, "compare.py", "--report-only", tmp_path / "r", cwd=folder, expect=1)
+    assert "warning: PyTorch: its losses suddenly part from the first row's at step 4" in " ".join(done.stdout.split())
+    done = run(sys.executable, "compare.py", "--resume", tmp_path / "r", cwd=folder, expect=1)
+    assert "PyTorch at step 4" in done.stdout and (closer / "audits.json").exists()
+
+
 # mistake: the code that is inserted before `PASS` in pt_impl/train.py
 PASS = "    with autocast:\n        logits = model(inputs)\n"
 FEWER_BITS = {

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from common.data.arrays import DATASET_FILE, array_path, check_arrays_checksum, read_arrays_folder
 from common.data.datasets import load_dataset
-from common.data.image_files import Assumed, read_image
+from common.data.image_files import REMARKS, Remark, read_image
 from common.data.image_folder import LISTING_FILE, STATUS_FILE, UNREADABLE_FILE, convert
 from common.data.image_listing import ImageFolderConfig, list_images
 from common.platform.errors import UserError
@@ -90,6 +90,30 @@ def test_folders_for_training_and_testing_are_taken_as_they_are(tmp_path):
     listing = list_images(ImageFolderConfig(images=tmp_path / "images", output=tmp_path / "arrays"))
     assert listing.num_train == 9 and len(listing.files) == 15 and listing.class_names == sorted(COLOURS)
     assert all(path.startswith("train/") for path, _ in listing.files[:9])
+    assert len(listing.deeper) == 15
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [("training_set", "test_set"), ("Train", "Validation"), ("seg_train", "seg_test"), ("train", "val", "test")],
+)
+def test_parts_under_usual_names_are_no_classes(tmp_path, parts):
+    for part in parts:
+        for name in ("cats", "dogs"):
+            save(tmp_path / "images" / part / name / "1.png", COLOURS["red"])
+    listing = list_images(ImageFolderConfig(images=tmp_path / "images", output=tmp_path / "arrays"))
+    tested = parts[-1]
+    assert listing.class_names == ["cats", "dogs"] and listing.num_train == 2 and listing.deeper == []
+    assert [path for path, _ in listing.files[2:]] == [f"{tested}/cats/1.png", f"{tested}/dogs/1.png"]
+
+
+@pytest.mark.parametrize("parts", [("a", "b"), ("train",), ("my_train", "extra_train", "test_set")])
+def test_folders_of_folders_of_unknown_meaning_are_refused(tmp_path, parts):
+    for part in parts:
+        save(tmp_path / "images" / part / "cats" / "1.png", COLOURS["red"])
+        save(tmp_path / "images" / part / "dogs" / "1.png", COLOURS["red"])
+    with pytest.raises(UserError, match=rf"its sub-folders hold no images, but folders \({min(parts)}: cats, dogs"):
+        list_images(ImageFolderConfig(images=tmp_path / "images", output=tmp_path / "arrays"))
 
 
 def test_another_seed_tests_on_other_images_and_the_same_on_the_same(images, tmp_path):
@@ -116,6 +140,35 @@ def test_a_picture_taken_sideways_is_turned(tmp_path):
     picture.save(tmp_path / "turned.png", exif=exif)
     image = read_image(tmp_path / "turned.png", (64, 64, 3), "crop").pixels
     assert image[5, 32].tolist() == [0, 0, 0] and image[-5, 32].tolist() == [250, 0, 0]
+
+
+@pytest.mark.parametrize("orientation", [1, 6, 8])
+def test_a_large_photo_keeps_its_detail_however_it_is_turned(tmp_path, orientation):
+    """Stripes as wide as the target's pixels: decoding a JPEG at the size for the other orientation would blur them."""
+    height, width = 40, 160
+    stripes = np.kron(np.indices((1, width))[1] % 2 * 255, np.ones((4 * height, 4))).astype(np.uint8)
+    pixels = {1: stripes, 6: np.rot90(stripes), 8: np.rot90(stripes, -1)}[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(pixels).save(tmp_path / "photo.jpg", exif=exif, quality=95)
+    found = read_image(tmp_path / "photo.jpg", (height, width, 1), "stretch").pixels
+    assert found.std() > 100
+
+
+def test_what_is_cut_off_is_told_with_the_shape_that_fits(images, capsys):
+    make_wide = {"images": images, "output": images.parent / "arrays", "image_shape": (16, 32, 3)}
+    for path in images.rglob("*.*g"):
+        save(path, (0, 0, 0), (31, 60))
+    convert(ImageFolderConfig(**make_wide), Console(soft_wrap=True))
+    lines = capsys.readouterr().out.splitlines()
+    tall = sum(1 for _ in images.rglob("*.*g"))
+    assert f"30 of 30 images: {REMARKS[Remark.CROPPED]}" in lines
+    assert any(
+        line.endswith("less would be cut off with height and width exchanged: --image-shape 32 16 3")
+        and int(line.split()[0]) >= tall
+        for line in lines
+    )
+    assert "3 classes: blue, green, red" in lines
 
 
 def test_unreadable_images_are_listed_and_refused_or_skipped_as_asked(images):
@@ -380,7 +433,7 @@ def test_white_is_what_the_file_says(tmp_path, kind, largest, expected, assumed)
         if "significant" in kind:
             declare_significant_bits(path, int(kind.split()[2]))
     found, what = read_image(path, (8, 8, 1), "stretch")
-    assert (found[-1, -1, 0], what == Assumed.WHITE_VALUE) == (expected, assumed)
+    assert (found[-1, -1, 0], what == Remark.WHITE_VALUE) == (expected, assumed)
     assert abs(int(found[0, 0, 0]) - (255 if "zero" in kind else 0)) == 0
     assert abs(int(found[4, 0, 0]) - 0.508 * (found[-1, -1, 0] + found[0, 0, 0])) <= 2 or "zero" in kind
 
@@ -417,7 +470,7 @@ def test_ink_on_a_transparent_ground_lies_on_white(tmp_path, mode, suffix, chann
     image, options = drawing(mode)
     image.save(tmp_path / f"drawing.{suffix}", **options, **({"lossless": True} if suffix == "webp" else {}))
     pixels, assumed = read_image(tmp_path / f"drawing.{suffix}", (16, 16, channels), "stretch")
-    assert (pixels[:, :8] == 255).all() and (pixels[:, 8:] == 0).all() and assumed == Assumed.BACKGROUND
+    assert (pixels[:, :8] == 255).all() and (pixels[:, 8:] == 0).all() and assumed == Remark.BACKGROUND
 
 
 def test_an_alpha_channel_without_transparency_needs_no_assumption(tmp_path):
