@@ -3,6 +3,8 @@
 import os
 from dataclasses import dataclass
 
+import numpy as np
+
 from common.data.datasets import Dataset, load_dataset
 from common.platform.errors import UserError
 from common.platform.files import read_safetensors
@@ -83,5 +85,6 @@ class Experiment:
             weights = network.check(
                 read_safetensors(config.initial_weights, "--initial-weights "),
                 f"--initial-weights {config.initial_weights}",
+                np.float64 if config.precision == "64" else np.float32,
             )
         return cls(config, dataset, network, plan, UpdateRule.make(config, plan), augmentation, weights)

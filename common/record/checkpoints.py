@@ -38,11 +38,12 @@ from common.record.results import EpochLine
 from common.spec.batches import Plan
 from common.spec.options import UNTRAINED, TrainConfig, options_of_kind
 from common.spec.state import STATE_FILE, TrainState
+from common.spec.update_rule import learning_rates
 
 CHECKPOINTS_DIR = "checkpoints"
 LOSSES_FILE, CHECKPOINT_FILE, CHECKSUMS_FILE = "losses.safetensors", "checkpoint.json", "checksums.sha256"
 FILES = (STATE_FILE, LOSSES_FILE, CHECKPOINT_FILE)
-KEPT = 2  # the latest checkpoints of a run that stay
+KEPT = 3  # the latest checkpoints of a run that stay
 
 
 class Checkpoint(BaseModel):
@@ -156,6 +157,7 @@ def has_whole_checkpoint(run_dir: Path) -> bool:
 
 # Kinds of options that may differ from those of the resumed run: they only change roundings.
 MAY_DIFFER = (*UNTRAINED, "machine", "setting")
+MAY_BE_LONGER = ("epochs", "max_steps")  # options that may differ, too, where the learning rates so far stay the same
 
 
 def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
@@ -215,21 +217,33 @@ def read_checkpoint_state(experiment: Experiment, path: Path) -> TrainState:
     return TrainState.read(path, experiment.network, experiment.update_rule, scaled)
 
 
+def _same_rates(experiment: Experiment, old: TrainConfig, step: int) -> bool:
+    """Whether the learning rates until `step` are those of the configuration `old`."""
+    before = learning_rates(old, old.plan(len(experiment.dataset.train_images)))[:step]
+    return np.array_equal(np.array(before, np.float32), experiment.update_rule.learning_rates[:step])
+
+
 def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
     """Raises UserError if the checkpoint belongs to another training than `experiment`."""
     new, old = experiment.config, checkpoint.config
     kept = [name for name in TrainConfig.model_fields if name not in options_of_kind(TrainConfig, *MAY_DIFFER)]
+    plan, step = experiment.plan, checkpoint.step
     for name in [*kept, "precision"]:
         if getattr(new, name) != getattr(old, name):
+            if name in MAY_BE_LONGER and _same_rates(experiment, old, step):
+                continue
             was, wanted = as_typed(getattr(old, name)), as_typed(getattr(new, name))
-            raise UserError(f"was made with {option_name(name)} {was}, not {wanted}")
+            why = f"; the learning rates of its steps depend on it (--schedule {old.schedule})"
+            why *= name in MAY_BE_LONGER and new.schedule == old.schedule
+            raise UserError(f"was made with {option_name(name)} {was}, not {wanted}{why}")
     if (new.initial_weights is None) != (old.initial_weights is None):  # the file may have been moved since
         was, wanted = as_typed(old.initial_weights), as_typed(new.initial_weights)
         raise UserError(f"was made with --initial-weights {was}, not {wanted}")
     if experiment.dataset.sha256 != checkpoint.data_sha256:
         raise UserError("was made with other data")
-    plan, step = experiment.plan, checkpoint.step
-    if step >= plan.total_steps or len(checkpoint.epochs) != step // plan.steps_per_epoch:
+    if step >= plan.total_steps:
+        raise UserError(f"its training is complete with step {step}; a larger --epochs trains it longer")
+    if len(checkpoint.epochs) != step // plan.steps_per_epoch:
         raise UserError(f"its {len(checkpoint.epochs)} finished epochs do not fit step {step} of {plan.total_steps}")
 
 
@@ -295,13 +309,15 @@ class Checkpointer:
     def look(self, done: int, evaluated: bool = False) -> None:
         """Decides whether a checkpoint is due after step `done`, or after the evaluation that follows it.
 
-        The checkpoint of an epoch's last step is made after the evaluation. The last step of a run has no checkpoint.
+        The checkpoint of an epoch's last step is made after the evaluation. The last step of a run has one, too, from
+        which the run can be trained longer.
         """
         ends_epoch = done == self.plan.last_step(self.plan.epoch_of(done))
-        if self.every is None or done == self.plan.total_steps or ends_epoch != evaluated:
+        if self.every is None or ends_epoch != evaluated:
             return
+        is_last = done == self.plan.total_steps
         by_steps = isinstance(self.every, int) and done // self.every > self._looked // self.every
-        self.due = bool(self.signal) or by_steps or (self.every == "epoch" and evaluated)
+        self.due = bool(self.signal) or by_steps or is_last or (self.every == "epoch" and evaluated)
         self._looked = done
 
     def write(self, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> None:

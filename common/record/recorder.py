@@ -386,7 +386,7 @@ class Recorder:
         seconds = self.clock.seconds_in_epoch() if self.steps_done % self.plan.steps_per_epoch else 0.0
         checkpoint = self.history.checkpoint(self.implementation, self.experiment, seconds)
         self.checkpointer.write(checkpoint, self.history.losses, state)
-        if self.checkpointer.signal:
+        if self.checkpointer.signal and self.steps_done < self.plan.total_steps:
             self.checkpointer.wait()
             self._fetch()  # all processes wait for the writing: the first one to end would end the others
             raise StoppedAtCheckpoint(self.checkpointer.signal, checkpoint_dir(self.run_dir, self.steps_done))

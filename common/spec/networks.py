@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays
@@ -216,22 +217,50 @@ class NetworkSpec:
                 weights[parameter.name] += 1
         return weights
 
-    def check(self, weights: Weights, source: str) -> Weights:
+    def check(self, weights: Weights, source: str, dtype: DTypeLike = np.float32) -> Weights:
         """Returns `weights`.
 
+        Args:
+          dtype: in which the values must be finite.
+
         Raises:
-          UserError: a name is missing or extra, a shape is wrong, or a value is not a finite floating-point number.
+          UserError: a name is missing or unexpected, a shape is wrong, or a value is not a finite number of `dtype`.
         """
         expected = {parameter.name: parameter.shape for parameter in self.parameters}
-        shapes = {name: array.shape for name, array in weights.items()}
-        for name in [*expected, *(name for name in shapes if name not in expected)]:
-            if expected.get(name) != shapes.get(name):
-                raise UserError(
-                    f"{source}: {name} has shape {shapes.get(name)}, --model {self.name} needs {expected.get(name)}"
-                )
         for name, array in weights.items():
             if array.dtype.kind != "f":
                 raise UserError(f"{source}: {name} is of type {array.dtype}; should be floating-point numbers")
-            if not np.isfinite(array).all():
-                raise UserError(f"{source}: {name} contains NaN or infinity")
+        converts = "pt_impl.weights.get_weights converts PyTorch's (docs/networks.md)"
+        check_arrays(weights, expected, source, f"--model {self.name} has other names; {converts}", dtype)
         return weights
+
+
+SHOWN = 4  # names in a message
+
+
+def check_arrays(
+    arrays: Weights, shapes: dict[str, tuple[int, ...]], source: str, about: str = "", dtype: DTypeLike = np.float64
+) -> None:
+    """Raises UserError unless `arrays` has exactly these names and shapes, with finite numbers in `dtype`.
+
+    Args:
+      source: what the message begins with.
+      about: what the message says of the names where some are missing or unexpected.
+    """
+    wrong = {
+        "missing": [name for name in shapes if name not in arrays],
+        "unexpected": [name for name in arrays if name not in shapes],
+    }
+    if any(wrong.values()):
+        lists = {what: ", ".join([*names[:SHOWN], *["..."] * bool(names[SHOWN:])]) for what, names in wrong.items()}
+        found = "; ".join(f"{what}: {names}" for what, names in lists.items() if names)
+        raise UserError(f"{source}: {found}{f'; {about}' if about else ''}")
+    for name, array in arrays.items():
+        if array.shape != shapes[name]:
+            raise UserError(f"{source}: {name} has shape {array.shape}, should have {shapes[name]}")
+        if not np.isfinite(array).all():
+            raise UserError(f"{source}: {name} contains NaN or infinity")
+        with np.errstate(over="ignore"):
+            if not np.isfinite(array.astype(dtype)).all():
+                largest = f"{np.abs(array).max():.1e}"
+                raise UserError(f"{source}: {name} has values up to {largest}, too large for {np.dtype(dtype)}")

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from common.platform.errors import UserError
 from common.platform.files import Arrays, read_safetensors
-from common.spec.networks import NetworkSpec, Weights
+from common.spec.networks import NetworkSpec, Weights, check_arrays
 from common.spec.update_rule import UpdateRule
 
 STATE_FILE = "state.safetensors"
@@ -76,13 +75,7 @@ class TrainState:
         expected = {f"weights.{parameter.name}": parameter.shape for parameter in network.parameters}
         expected |= {f"slots.{slot}.{name}": shape for slot in rule.rule.slots for name, shape in trained.items()}
         expected |= {"step": (1,), **({"scale": (3,)} if scaled else {})}
-        shapes = {name: array.shape for name, array in arrays.items()}
-        for name in [*expected, *shapes]:
-            if expected.get(name) != shapes.get(name):
-                raise UserError(f"{path}: {name} has shape {shapes.get(name)}, should have {expected.get(name)}")
-        for name, array in arrays.items():
-            if not np.isfinite(array).all():
-                raise UserError(f"{path}: {name} contains NaN or infinity")
+        check_arrays(arrays, expected, str(path))
 
         def part(prefix: str) -> Weights:
             return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

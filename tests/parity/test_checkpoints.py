@@ -14,6 +14,7 @@ from conftest import (
     CPU,
     IMPLEMENTATIONS,
     MODES,
+    REPOSITORY,
     changed_code,
     each_mistake,
     run,
@@ -296,6 +297,20 @@ MUTATIONS = {
         "for number in self.all_steps(epoch)]",
     ),
 }
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_trained_longer_where_its_learning_rates_do_not_depend_on_its_length(tmp_path):
+    options = (*DATA, "--schedule", "constant", "--checkpoint-every", "epoch")
+    whole = train("pt", tmp_path / "whole", *options, "--epochs", 4)
+    short = train("pt", tmp_path / "short", *options, "--epochs", 2)
+    longer = train("tf", tmp_path / "longer", *options, "--epochs", 4, "--resume", short)
+    assert find_departure(whole, longer, 1e-12) is None
+    cosine = (*DATA, "--epochs", 2, "--checkpoint-every", "epoch", "--run-dir", tmp_path / "cosine")
+    run(sys.executable, "-m", "pt_impl", *cosine, cwd=REPOSITORY)
+    command = (sys.executable, "-m", "pt_impl", *DATA, "--epochs", 4, "--resume", tmp_path / "cosine")
+    why = "was made with --epochs 2, not 4; the learning rates of its steps depend on it (--schedule cosine)"
+    assert why in run(*command, "--run-dir", tmp_path / "none", cwd=REPOSITORY, expect=2).stderr
 
 
 @each_mistake(MUTATIONS, lambda name: "velocity" in name)

@@ -87,9 +87,17 @@ def test_weights_that_are_no_numbers_are_refused(change, message):
 def test_weights_of_another_network_are_refused_by_the_parameters_name():
     spec = NetworkSpec.make("cnn", (8, 8, 1), 10)
     weights = spec.initial_weights(0)
-    with pytest.raises(UserError, match="dense2.bias has shape None"):
+    with pytest.raises(UserError, match="f: missing: dense2.bias; --model cnn has other names; "):
         spec.check({name: array for name, array in weights.items() if name != "dense2.bias"}, "f")
-    with pytest.raises(UserError, match="extra has shape"):
+    with pytest.raises(UserError, match="f: unexpected: extra; --model cnn has other names"):
         spec.check({**weights, "extra": np.zeros(3)}, "f")
-    with pytest.raises(UserError, match=r"conv1.bias has shape \(3,\), --model cnn needs \(32,\)"):
+    with pytest.raises(UserError, match=r"conv1.bias has shape \(3,\), should have \(32,\)"):
         spec.check({**weights, "conv1.bias": np.zeros(3)}, "f")
+
+
+def test_weights_that_are_too_large_for_32_bits_are_refused():
+    spec = NetworkSpec.make("cnn", (8, 8, 1), 10)
+    weights = {name: array * 1e200 for name, array in spec.initial_weights(0).items()}
+    with pytest.raises(UserError, match=r"f: conv1.kernel has values up to \d\.\de\+199, too large for float32"):
+        spec.check(weights, "f")
+    assert spec.check(weights, "f", np.float64) is weights
