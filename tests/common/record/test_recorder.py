@@ -5,6 +5,7 @@ import pytest
 
 from common.experiment import Experiment
 from common.platform.errors import DivergedError, UserError
+from common.platform.files import write_json_model
 from common.record import monitor
 from common.record.recorder import Framework, Recorder
 from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
@@ -253,6 +254,13 @@ def test_a_folder_that_holds_a_run_is_refused(tmp_path, clock):
         pass
     with pytest.raises(UserError, match="holds a run already"):
         make(tmp_path)
+
+
+def test_a_dry_run_leaves_its_folder_free(tmp_path):
+    for config in (TrainConfig(dry_run=True), TrainConfig(dry_run=True), TrainConfig()):
+        write_json_model(prepare_run_dir(tmp_path, "name") / "config.json", config)
+    with pytest.raises(UserError, match="holds a run already"):
+        prepare_run_dir(tmp_path, "name")
 
 
 def test_unnamed_folders_never_collide(tmp_path):
