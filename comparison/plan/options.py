@@ -1,6 +1,7 @@
 """The options of compare.py: its own, and those of a run, which it passes on to every implementation."""
 
 import os
+import re
 import shutil
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -32,7 +33,17 @@ REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
 FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
 
-ImplementationName = Annotated[str, Field(pattern=r"^\w+$")]  # a part of the names of folders and files
+
+def _is_name(value: str) -> str:
+    """The value, if it can be a part of the names of folders and files."""
+    if not re.fullmatch(r"\w+", value):
+        raise ValueError(
+            "is no name; an implementation of your own is a folder NAME_impl beside compare.py (docs/architecture.md)"
+        )
+    return value
+
+
+ImplementationName = Annotated[str, AfterValidator(_is_name)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False), AfterValidator(outlives_rounding)]
 

@@ -215,6 +215,10 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
     [
         (("--batch-size", "0"), "--batch-size 0: should be greater than 0"),
         (("--implementations", "tf", "mxnet"), "--implementations mxnet: not one of"),
+        (
+            ("--implementations", "own.py"),
+            "--implementations own.py: is no name; an implementation of your own is a folder",
+        ),
         (("--implementations", "tf", "tf"), "--implementations tf: named twice"),
         (("--timeout", "0"), "--timeout 0: should be greater than 0"),
         (("--python", "tf"), "--python tf: should be NAME=PATH"),
