@@ -28,7 +28,7 @@ def split(images: torch.Tensor, labels: torch.Tensor, size: int) -> list[tuple[t
 
 
 def without_reduction(model: nn.Module) -> AbstractContextManager[None]:
-    """A context in which backward passes add to this process's gradients only, and no process waits for another."""
+    """A context for forward and backward passes that add to this process's gradients only, and wait for no other."""
     # Gap 2: DistributedDataParallel and its subclasses have such a context; other models need none (nullcontext).
     ### BEGIN SOLUTION
     return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()

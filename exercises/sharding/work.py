@@ -139,7 +139,7 @@ class ShardedLinear(nn.Module):
         """Starts to gather the shares of all ranks, unless a gather is under way, and returns without waiting."""
         if self.work is None:
             with record_function(f"start {self.number}"):
-                # Gap 4: set self.whole and self.work.
+                # Gap 4: set self.whole and self.work. Gather self.share.detach(), so that autograd takes no part.
                 ### BEGIN SOLUTION
                 self.whole = self.share.new_empty(len(self.share) * dist.get_world_size())
                 self.work = dist.all_gather_into_tensor(self.whole, self.share.detach(), async_op=True)
