@@ -120,6 +120,7 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
         maker.make_further(variants)
         if options.verify == "auto":
             prover.look_closer(maker.runs)
+            prover.look_at_skipped_steps(maker.runs)
         if options.check_learning:
             make_whole_set_runs(side_runner)
         if options.profile is not None:

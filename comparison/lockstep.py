@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from common.spec.update_rule import learning_rates
 
 FIRST_STEPS = 10
 OTHER_SETTINGS = "not the same settings"
+OF_EVALUATION = "evaluation"  # the first word where two runs differ in an evaluation alone
 
 
 # Relative rounding error of a number, by precision: half the distance to the next number.
@@ -158,8 +160,8 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
             values = getattr(one, name), getattr(two, name)
             if not math.isclose(*values, rel_tol=tolerance, abs_tol=tolerance):
                 return (
-                    f"evaluation after epoch {one.epoch}: {name} is {values[0]} and {values[1]}, while every step's"
-                    f" loss agrees: suspect {suspects_of_evaluation(config)}"
+                    f"{OF_EVALUATION} after epoch {one.epoch}: {name} is {values[0]} and {values[1]}, while every"
+                    f" step's loss agrees: suspect {suspects_of_evaluation(config)}"
                 )
     return None
 
@@ -191,12 +193,22 @@ def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, m
             if not difference <= tolerance:
                 faults.append(f"{name} differs by {difference:.1e}")
         if faults and faults[0].startswith(of_layer[INPUT]):
-            return f"first batch: the network's {faults[0].partition('.')[2]}: suspect {SUSPECTS_OF_INPUT}"
+            suspects = _suspects_of_input(reference.get(of_layer[INPUT]), other.get(of_layer[INPUT]), tolerance)
+            return f"first batch: the network's {faults[0].partition('.')[2]}: suspect {suspects}"
         if faults and kind == "activation":
             return f"first batch: {faults[0]}, the layers before it agree: suspect that layer"
         if faults:
             return f"first batch: all activations agree, but {'; '.join(faults)}: suspect the loss or the backward pass"
     return None
+
+
+def _suspects_of_input(one: NDArray[Any] | None, two: NDArray[Any] | None, tolerance: float) -> str:
+    if one is not None and two is not None and one.shape == two.shape:
+        apart = np.abs(one - two)
+        share, apart = float(np.mean(apart > tolerance)), apart[apart > tolerance]
+        if share < 1 and np.ptp(apart) <= SAME * apart.max():
+            return f"an integer type such as int8 for uint8: {share:.0%} of the values differ, all by {apart.max():.3g}"
+    return SUSPECTS_OF_INPUT
 
 
 def _delay(losses: tuple[list[float], list[float]], step: int, tolerance: float) -> str | None:
@@ -234,6 +246,7 @@ def _suspect_step(step: int, plan: Plan, config: TrainConfig) -> str:
 # --- What to suspect: the parts that a configuration uses ---
 
 INPUT = "input"  # of the network, as the name of an activation
+SAME = 1e-6  # relative: differences between inputs that are as close as this are the same
 SUSPECTS_OF_INPUT = "the examples of the batch, their normalisation, or augmentation"
 
 

@@ -14,7 +14,7 @@ from common.record.results import RunResult, TurnLine
 from common.record.timeline import SHOWN_PHASES, Phase
 from common.resolve import describe_settings
 from common.spec.options import Mode
-from comparison.lockstep import FIRST_STEPS, loss_differences
+from comparison.lockstep import FIRST_STEPS, OF_EVALUATION, loss_differences
 from comparison.measure.accuracies import accuracies_differ_clearly, runs_by_seed
 from comparison.measure.columns import Column, column, count, number, shown
 from comparison.measure.lines_of_code import lines_of_training
@@ -38,6 +38,7 @@ from comparison.prove.learning import Fit, Learned, SmallSet, read_fit, read_sma
 from comparison.prove.proof import (
     CLOSER_DIR,
     FIRST_BATCH_DIR,
+    SKIPPED_DIR,
     Proof,
     judge,
     jump_between,
@@ -59,7 +60,10 @@ from comparison.ratios import (
 )
 from comparison.run.store import Reach, RoundKey, Run
 
-Status = Literal["ok", "failed", "some failed", "different training", "not proved", "does not learn"]
+Status = Literal[
+    "ok", "failed", "some failed", "different training", "different evaluation", "not proved", "does not learn"
+]
+DIFFERENT: tuple[Status, ...] = ("different training", "different evaluation")
 # The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not on the terminal:
 ROW_TABLES = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
 DETAILED = (DETAILS, TIMES, DEVICE)
@@ -251,20 +255,30 @@ class Row:
         return read
 
     @cached_property
-    def audit_failure(self) -> str | None:
-        """What the audits of its runs, in 64 bits and timed, have found wrong, for people; None if nothing.
-
-        Replicas with different weights are wrong, too, with or without audits.
-        """
+    def _wrong_audits(self) -> list[tuple[str, Audit]]:
+        """The audits of its runs, in 64 bits and timed, that have found a difference, with the runs' names."""
         table = self.in_table
         again = table.folder / proof_path(table.variant, self.name)
         wrong: list[tuple[str, Audit]] = []
-        for where, folder in (("64-bit run", FIRST_BATCH_DIR), ("repeated run", CLOSER_DIR)):
+        for where, folder in (
+            ("64-bit run", FIRST_BATCH_DIR),
+            ("repeated run", CLOSER_DIR),
+            ("repeated run", SKIPPED_DIR),
+        ):
             with suppress(UserError):
                 if table.verify and (audits_again := read_audits(again / folder)):
                     wrong += [(where, audit) for audit in audits_again.different]
         for run, audits in self._audits:
             wrong += [(f"seed {run.record.seed}, round {run.record.round}", audit) for audit in audits.different]
+        return wrong
+
+    @cached_property
+    def audit_failure(self) -> str | None:
+        """What the audits of its runs have found wrong, for people; None if nothing.
+
+        Replicas with different weights are wrong, too, with or without audits.
+        """
+        wrong = self._wrong_audits
         if not wrong:
             results = ((run.record, run.result) for run in self.runs if run.result and run.result.replicas_differ)
             return next((f"seed {of.seed}, round {of.round}, {result.replicas_differ}" for of, result in results), None)
@@ -307,7 +321,8 @@ class Row:
             status = "does not learn"
             notes.append(note)
         if self.audit_failure:
-            status = "different training"
+            only_evaluation = self._wrong_audits and all(audit.of_evaluation for _, audit in self._wrong_audits)
+            status = "different evaluation" if only_evaluation and proof.same is not False else "different training"
             notes.append(f"it does not train as the formulas say, so no ratio is given: {self.audit_failure}")
             if proof.same is False and proof.note and not reference.audit_failure:
                 notes.append(f"it trains differently from {reference.title}: {proof.note}")
@@ -315,7 +330,7 @@ class Row:
             status = "not proved"
             notes.append(f"no ratio is given, since {reference.title} trains differently; this row may be right")
         elif proof.same is False:
-            status = "different training"
+            status = "different evaluation" if (proof.note or "").startswith(OF_EVALUATION) else "different training"
             notes.append(f"it trains differently from {reference.title}, so no ratio is given: {proof.note}")
         elif proof.note:
             status = "not proved"
@@ -383,7 +398,7 @@ class Row:
     @cached_property
     def _has_no_ratio(self) -> bool:
         """For a row that may train differently; for all rows if the reference does."""
-        return self.status in ("different training", "not proved")
+        return self.status in (*DIFFERENT, "not proved")
 
     @cached_property
     def _ratio(self) -> tuple[Ratio | None, int]:
@@ -453,7 +468,8 @@ class Row:
 
     @column()
     def status(self) -> Status:
-        """`ok`, `failed`, `some failed`, `different training`, `not proved` or `does not learn`."""
+        """`ok`, `failed`, `some failed`, `different training`, `different evaluation`, `not proved` or `does not
+        learn`."""
         return self._status_and_notes[0]
 
     num_runs = count("Number of runs that have succeeded.", lambda row: len(row.runs))
@@ -705,7 +721,7 @@ class Row:
     @shown("same\ntraining", MAIN, SWEEP_ACCURACY)
     def same_as_first(self) -> str:
         if self.same_training is None:
-            return "not proved" if self.status in ("not proved", "different training") else ""
+            return "not proved" if self.status in (*DIFFERENT, "not proved") else ""
         return "yes" if self.same_training else "no"
 
     @shown("same\ntraining", DECISION)

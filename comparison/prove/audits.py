@@ -12,8 +12,9 @@ import math
 import random
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
 
@@ -181,13 +182,14 @@ def audited_steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
 # --- The audits of a run ---
 
 
-def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
+def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | None = None) -> Audits:
     """Audits what a run that has ended has kept, and stores the result in its folder.
 
     The states are deleted, unless a difference is found.
 
     Args:
       asked: the steps that were to be audited.
+      only: of the steps whose states were kept, those to audit; None: all.
 
     Raises:
       UserError: a file of the run can't be read.
@@ -198,6 +200,8 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
     steps: list[Audit] = []
     latest = first_state(experiment)
     for first, last in _spans(run_dir):
+        if only is not None and not any(first <= step <= last for step in only):
+            continue
         found = any(audit.same is False for audit in steps)
         try:
             before, after = (_state(experiment, run_dir, step) for step in (first - 1, last))
@@ -207,7 +211,7 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
         if (
             latest.scale
             and latest.step < before.step
-            and (fault := _scaling_fault(latest, before))
+            and (fault := _scaling_fault(latest, before, _trained(experiment)))
             and fault[0] is False
         ):
             span = {"first_step": latest.step + 1, "last_step": before.step}
@@ -234,6 +238,21 @@ def make_audits(run_dir: Path, asked: Sequence[int]) -> Audits:
 def is_audited(run_dir: Path) -> bool:
     """Whether the audits of a run are complete; not if they, or the run, were interrupted."""
     return (run_dir / AUDITS_FILE).exists()
+
+
+def steps_around_skipped(run_dirs: Iterable[Path]) -> set[int]:
+    """Of the steps whose states runs in float16 have kept: those that loss scaling skipped in any run, and the next."""
+    steps: set[int] = set()
+    for run_dir in run_dirs:
+        experiment = with_checkpoint(Experiment.make(read_result(run_dir).config))
+        states = [
+            first_state(experiment),
+            *(_state(experiment, run_dir, step) for step in audited_state_steps(run_dir)),
+        ]
+        for before, after in pairwise(states):
+            if before.scale and after.scale and after.scale.skipped > before.scale.skipped:
+                steps |= {*range(before.step + 1, after.step + 2)}
+    return steps
 
 
 def read_audits(run_dir: Path) -> Audits | None:
@@ -307,7 +326,7 @@ def _audit_step(
       thorough: whether a difference is tried with more errors, and its cause is looked for.
     """
     span = {"first_step": before.step + 1, "last_step": after.step}
-    if before.scale and after.scale and (fault := _scaling_fault(before, after)):
+    if before.scale and after.scale and (fault := _scaling_fault(before, after, _trained(experiment))):
         return Audit(**span, same=fault[0], difference=0, explained=0, note=fault[1])
     old, actual = numbers(before), numbers(after) | {"loss": np.array(losses[before.step : after.step])}
     flops = PASSES * experiment.network.flops_per_image * experiment.plan.images(before.step + 1, after.step)
@@ -359,8 +378,12 @@ def _explained(differences: Sequence[Difference], trained: set[str]) -> float:
     return min(shares, default=0.0)
 
 
-def _scaling_fault(before: TrainState, after: TrainState) -> tuple[bool | None, str] | None:
-    """What is wrong with a skipped step, or with the scale after steps; None if nothing is, and none was skipped."""
+def _scaling_fault(before: TrainState, after: TrainState, trained: set[str]) -> tuple[bool | None, str] | None:
+    """What is wrong with a skipped step, or with the scale after steps; None if nothing is, and none was skipped.
+
+    Args:
+      trained: names of the trained parameters, which a skipped step must not change.
+    """
     assert before.scale and after.scale
     steps, skipped = after.step - before.step, after.scale.skipped - before.scale.skipped
     if skipped and steps > 1:
@@ -378,9 +401,8 @@ def _scaling_fault(before: TrainState, after: TrainState) -> tuple[bool | None, 
     if not skipped:
         return None
     old, new = before.to_arrays(), after.to_arrays()
-    changed = [
-        name for name, array in new.items() if name.startswith("slots.") and not np.array_equal(array, old[name])
-    ]
+    kept = [name for name in new if name.startswith("slots.") or name.removeprefix("weights.") in trained]
+    changed = [name for name in kept if not np.array_equal(new[name], old[name])]
     return (
         (False, f"loss scaling skipped it, but {changed[0]} has changed")
         if changed

@@ -13,7 +13,7 @@ import numpy as np
 from common.experiment import Experiment
 from common.platform.files import Arrays
 from common.spec.optimizers import SGD, Adam, AdamW
-from common.spec.state import TrainState
+from common.spec.state import ScaleState, TrainState
 from comparison.lockstep import ROUNDOFF, suspects_in_use, suspects_of_evaluation, suspects_of_update
 from comparison.prove.differences import MARGIN, Difference, norm, numbers, reference_steps
 from comparison.prove.reference import evaluate
@@ -124,6 +124,12 @@ class WrongStep:
 
         if before.slots:
             yield "as if the optimizer's state had been lost before this step", {"state": replace(before, slots=zero)}
+        if isinstance(rule.rule, Adam | AdamW):  # whose state has the number of steps, too
+            ends = [plan.last_step(epoch) for epoch in range(1, plan.epoch_of(before.step + 1))][-MOST_EPOCHS:]
+            for end in dict.fromkeys((before.step, *ends)):
+                lost = replace(before, scale=ScaleState(1.0, 0, skipped=end))  # from here on, Adam counts from 1
+                lost = replace(lost, slots=zero) if end == before.step else lost
+                yield f"as if the optimizer's state had been lost after step {end}", {"state": lost}
         for other in (before.step, before.step + 2):
             if 1 <= other <= len(rule.learning_rates):
                 rates = rule.learning_rates.copy()

@@ -39,6 +39,7 @@ from comparison.run.store import LOG_FILE, Run
 PROOF_FILE = "proof.json"
 FIRST_BATCH_DIR = "first-batch"  # of the second proofs that are made if two trainings differ
 CLOSER_DIR = "closer"  # of runs that are made once more, with audits where the losses of two rows suddenly part
+SKIPPED_DIR = "skipped"  # of runs that are made once more, with audits of the steps that loss scaling skipped
 MOST_STEPS, LEAST_STEPS = 20, 5  # all but the first step come after an update
 MOST_FLOPS = 2e11  # limit for all steps together, and for all evaluations: some seconds on two cores
 TOLERANCE = 1e-10  # of losses: relative above 1, absolute below; losses of equal trainings differ by about 1e-15

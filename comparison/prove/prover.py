@@ -25,11 +25,18 @@ from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_
 from common.spec.options import DEVICES_OF, TrainConfig
 from comparison.plan.jobs import contenders
 from comparison.plan.request import Request
-from comparison.prove.audits import audited_steps_around, audited_steps_that_fit, is_audited, make_audits
+from comparison.prove.audits import (
+    audited_steps_around,
+    audited_steps_that_fit,
+    is_audited,
+    make_audits,
+    steps_around_skipped,
+)
 from comparison.prove.proof import (
     CLOSER_DIR,
     FIRST_BATCH_DIR,
     PROOF_FILE,
+    SKIPPED_DIR,
     ProofJob,
     ProofRecord,
     check_proof_complete,
@@ -147,6 +154,28 @@ class Prover:
             if not all(is_audited(path / CLOSER_DIR) for path in (self._proof_dir(firsts[key]), *others)):
                 self._look_closer(firsts[key], list(others.values()))
 
+    def look_at_skipped_steps(self, runs: Sequence[Run]) -> None:
+        """Makes runs in float16 once more if loss scaling has skipped steps in one of them, and audits these steps.
+
+        Nobody knows beforehand which steps overflow. In all rows, those are audited that any row has skipped, as far
+        as the states of so many steps fit, and the steps after them.
+        """
+        rows: dict[tuple[Path, int], dict[Path, Run]] = {}
+        for run in runs:
+            if run.result and run.result.skipped_steps is not None and not run.record.rate_search:
+                path = self._proof_dir(run)
+                rows.setdefault((path.parent, run.record.seed), {}).setdefault(path / SKIPPED_DIR, run)
+        for of_rows in rows.values():
+            results = [run.result for run in of_rows.values() if run.result]
+            if all(map(is_audited, of_rows)) or not any(result.skipped_steps for result in results):
+                continue
+            self.say("loss scaling has skipped steps; training again, to audit them")
+            again = {
+                path: (run.record.implementation, result.config.replace(resume=None, logger=()))
+                for (path, run), result in zip(of_rows.items(), results, strict=True)
+            }
+            self._audit(again, audited_steps_that_fit(results[0].config), only_skipped=True)
+
     def _proof_dir(self, run: Run) -> Path:
         """The folder of the proof of the run's row."""
         return self.folder.absolute() / proof_path(run.record.variant, run.record.name)
@@ -167,16 +196,22 @@ class Prover:
         steps = {around for _, step in others for around in audited_steps_around(first.result.plan, step)}
         self._audit(again, tuple(sorted(steps)))
 
-    def _audit(self, programs: dict[Path, tuple[str, TrainConfig]], steps: tuple[int, ...]) -> None:
-        """Runs the programs, and audits these steps."""
+    def _audit(
+        self, programs: dict[Path, tuple[str, TrainConfig]], steps: tuple[int, ...], only_skipped: bool = False
+    ) -> None:
+        """Runs the programs, and audits these steps; with `only_skipped` those that any of them has skipped."""
+        succeeded = []
 
         def ended(run_dir: Path, failure: str | None) -> None:
             if failure is None:
-                with suppress(UserError, MemoryError):  # without audits, nothing more is known
-                    make_audits(run_dir, steps)
+                succeeded.append(run_dir)
 
         try:
             self._side_by_side(programs, ended, steps)
+            only = steps_around_skipped(succeeded) if only_skipped else None
+            for run_dir in succeeded:
+                with suppress(UserError, MemoryError):  # without audits, nothing more is known
+                    make_audits(run_dir, () if only_skipped else steps, only)
         finally:
             for run_dir in programs:
                 if not is_audited(run_dir):  # it was interrupted, or has failed: its states are of no use

@@ -14,7 +14,7 @@ from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import Study, SweepRow
-from comparison.measure.table import Row, Table, num_pairs, rows_have_turns, speed_ratio
+from comparison.measure.table import DIFFERENT, Row, Table, num_pairs, rows_have_turns, speed_ratio
 from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, between, difference, least_most
 from comparison.plan.jobs import shown_variant, variant_in_brackets
 from comparison.prove.learning import Learned
@@ -373,7 +373,7 @@ def _why_no_ratio(table: Table) -> str | None:
         return None if reference.images_per_second else why_not_measured([reference])
     if why := why_not_measured([reference, *others]):
         return why
-    if all(row.status in ("different training", "not proved") for row in others):
+    if all(row.status in (*DIFFERENT, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
     if any(rows_have_turns(reference, row) for row in others):
         return f"no two rows had {MIN_CYCLES} cycles in which both were undisturbed; {QUIETER}"

@@ -29,3 +29,15 @@ def test_a_first_batch_without_floats_is_refused(tmp_path, array):
     write_safetensors(run.run_dir / "first_batch.safetensors", {"activation.dense1": array})
     with pytest.raises(UserError, match=f"first_batch.safetensors: activation.dense1 is {array.dtype} "):
         find_departure(run.run_dir, run.run_dir, 1e-9)
+
+
+def test_inputs_that_differ_by_one_amount_are_of_another_type(tmp_path):
+    first, other = (
+        comparison(tmp_path / name, implementations=["pt"], verify="never").runs[0].run_dir for name in "ab"
+    )
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1)).astype(np.uint8)
+    for folder, integers in ((first, images), (other, images.astype(np.int8))):
+        write_safetensors(folder / "first_batch.safetensors", {"activation.input": (integers - 33.0) / 78})
+    assert "suspect an integer type such as int8 for uint8: " in find_departure(first, other, 1e-10)
+    write_safetensors(other / "first_batch.safetensors", {"activation.input": (images[::-1] - 33.0) / 78})
+    assert "suspect the examples of the batch, their normalisation" in find_departure(first, other, 1e-10)

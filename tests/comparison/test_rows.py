@@ -3,7 +3,6 @@ import json
 import jsonschema
 import numpy as np
 import pytest
-from conftest import read_csv
 from made_up import MACHINE, MadeUp, comparison, made_up_turns
 
 from common.data.datasets import load_dataset
@@ -418,19 +417,3 @@ def test_stalls_are_reported_beside_the_ratio_of_usual_turns(tmp_path, implement
     summary = comparison(tmp_path / "others", lambda job: make(job, load=0.6), **options)
     assert conclusions(summary.tables[0])[0] == "PyTorch trained 1.50 times as fast as TensorFlow (1.50 to 1.50)"
     assert not [one for one in summary.warnings if "stalls" in one]
-
-
-def test_foreign_text_is_neither_markup_nor_control_characters(tmp_path):
-    foreign = "```\n# x\n<script>*a*</script>|[b](c)\x1b[31m"
-    shown = r"```\n# x\n<script>*a*</script>|[b](c)\x1b[31m"
-    tf = MadeUp(failure=foreign)
-    pt = MadeUp(changes={"device_name": foreign})
-    summary = comparison(tmp_path, lambda job: tf if job.implementation == "tf" else pt, commands=[foreign])
-    write_tables(summary)
-    text = (tmp_path / "results.md").read_text()
-    assert "\x1b" not in text and f"````\n{shown}\n````" in text  # the command
-    assert r"cpu (\`\`\`\\n# x\\n\<script>\*a\*\</script>\|[b\](c)\\x1b[31m), 1 CPU" in text
-    *_, notes = text.split("````\n")[:-1]
-    assert f"TensorFlow: failed: {shown}\n" in notes
-    runs = read_csv(tmp_path / "runs.csv")
-    assert {run["failure"] for run in runs} == {shown, ""} and {run["device_name"] for run in runs} == {shown, ""}

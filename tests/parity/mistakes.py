@@ -89,6 +89,14 @@ MISTAKES = {
         (),
         "as if the optimizer's state had been lost before this step",
     ),
+    "Adam's state lost at the end of an epoch": (
+        "pt_impl/train.py",
+        "        parts.train_batches.sampler.set_epoch(epoch)\n",
+        "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch == 2:\n"
+        "            parts.optimizer.state.clear()\n",
+        ("--optimizer", "adam"),
+        "as if the optimizer's state had been lost after step 46",
+    ),
     "no augmentation after the second epoch": (
         "pt_impl/data.py",
         "        if not self.augmentation:\n",
@@ -233,6 +241,13 @@ MISTAKES = {
         "decoupled = isinstance(rule, rules.AdamW) and weights.dtype == 'float64'",
         ("--optimizer", "adamw", "--weight-decay", 0.1),
         "the weight decay is a part of the gradients",
+    ),
+    "an overflowing step taken without its largest gradients": (
+        *("tf_impl/precision.py", '        factor = tf.where(skip, float("nan"), 1 / self.scale)\n'),
+        "        factor = 1 / self.scale\n"
+        "        gradients = [tf.where(tf.math.is_finite(one), one, tf.zeros_like(one)) for one in gradients]\n",
+        ("--precision", "16-mixed", "--batch-size", 4, "--train-size", 400, "--mode", "plain"),
+        "loss scaling skipped it, but weights.",
     ),
     "a loss scale that grows too early": (
         *("pt_impl/precision.py", "rule.backoff, rule.growth_interval, enabled)"),

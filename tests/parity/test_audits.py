@@ -68,7 +68,7 @@ SETTINGS = {
             for setting, implementation, mode in itertools.product(SETTINGS, IMPLEMENTATIONS, MODES)
             if (setting, implementation) != ("adadelta", "keras")  # Keras's fit can't accumulate batches
         ),
-        *itertools.product(("sgd", "adam", "float64", "learned"), ON_ONE_DEVICE, ("plain",)),
+        *itertools.product(("sgd", "adam", "float64", "learned"), ON_ONE_DEVICE, ("tutorial",)),
     ],
 )
 def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementation, mode):
