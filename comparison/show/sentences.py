@@ -190,8 +190,11 @@ def proof_conclusions(table: Table) -> list[str]:
     lines = [
         f"same training: yes, proved in 64-bit runs: losses of the same step differ by at most {difference(largest)}"
     ]
-    if audited := sum(row.audited_steps for row in rows):
-        lines.append(f"timed runs: {audited} steps audited: each matches the formulas up to rounding")
+    audited = {row.title: row.audited_steps for row in rows}
+    if any(audited.values()):
+        each = ", ".join(f"{title} {count}" for title, count in audited.items())
+        each = f"{rows[0].audited_steps} of each row" if len({*audited.values()}) == 1 else each
+        lines.append(f"timed runs: steps audited: {each}; each matches the formulas up to rounding")
     return lines
 
 

@@ -2,6 +2,7 @@ import pytest
 from made_up import MadeUp, comparison, write_run
 
 from common.platform.errors import UserError
+from comparison import run_maker
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, make_variants, rate_search_jobs
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
@@ -203,3 +204,12 @@ def test_stored_rounds_are_judged_anew(tmp_path, first, kinds):
     assert kept == ([10, [], 5] if first == "retake" else [8, [], 4])
     _, *retaken = judged(request, "retake")
     assert retaken == ([10, [], 4] if first == "retake" else [8, [5, 5], 3])
+
+
+def test_runs_that_had_ended_but_were_not_audited_when_it_was_interrupted_are_audited(tmp_path, monkeypatch):
+    summary, audited = comparison(tmp_path, verify="never"), []
+    (summary.runs[1].run_dir / "states").mkdir()
+    (summary.runs[1].run_dir / "audits.json").unlink()
+    monkeypatch.setattr(run_maker, "make_audits", lambda run_dir, steps: audited.append(run_dir))
+    run_maker.RunMaker(tmp_path, summary.request, None, summary.runs, []).audit_interrupted()
+    assert audited == [summary.runs[1].run_dir]
