@@ -1,25 +1,21 @@
 """Checks of gradient_accumulation."""
 
-from unittest import mock
-
 import pytest
 import torch
 import torch._dynamo  # the first optimizer of each process would import it
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from exercises.conftest import largest_difference
 
 
-def make_model():
+def make_training():
     torch.manual_seed(1)
-    return nn.Linear(4, 3).double()
-
-
-def make_optimizer(model):
-    return torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    model = nn.Linear(4, 3).double()
+    return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
 
 def make_batch(count):
@@ -28,55 +24,48 @@ def make_batch(count):
     return images, torch.randint(3, (count,), generator=generator)
 
 
-def weights(model):
-    return [parameter.detach() for parameter in model.parameters()]
-
-
-def whole_steps(steps, count):
-    """The weights after steps on a whole batch of `count` at once."""
-    model = make_model()
-    optimizer, (images, labels) = make_optimizer(model), make_batch(count)
-    for _ in range(steps):
+def check_weights(found, count, hint):
+    """Weights must be those after two steps on a whole batch of `count` at once."""
+    (model, optimizer), (images, labels) = make_training(), make_batch(count)
+    for _ in range(2):
         optimizer.zero_grad()
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
-    return weights(model)
+    away = largest_difference(found, [parameter.detach() for parameter in model.parameters()])
+    assert away < 1e-12, f"after 2 steps a weight is {away:.1e} from that of whole steps: {hint}"
 
 
-@pytest.mark.parametrize("count", [10, 9, 8, 3])
-def test_parts(work, count):
+def test_parts(work):
     """a batch is cut into parts, none of which is too large"""
-    parts = work.split(*make_batch(count), 4)
-    hint = f"{count} examples in parts of 4: where does the last part begin and end?"
-    assert [len(images) for images, _ in parts] == [len(part) for part in torch.arange(count).split(4)], hint
-    for name, found, whole in zip(("images", "labels"), zip(*parts), make_batch(count)):
-        assert torch.cat(found).tolist() == whole.tolist(), f"the {name} of all parts: are they the batch's, in order?"
+    for count, sizes in ((10, [4, 4, 2]), (9, [4, 4, 1]), (8, [4, 4]), (3, [3])):
+        parts = work.split(*make_batch(count), 4)
+        hint = f"{count} examples in parts of 4: where does the last part begin and end?"
+        assert [len(images) for images, _ in parts] == sizes, hint
+        for name, found, whole in zip(("images", "labels"), zip(*parts), make_batch(count)):
+            assert torch.cat(found).tolist() == whole.tolist(), f"the {name} of all parts: are they the batch's?"
 
 
 def test_memory(work):
     """only one part is in memory at a time"""
-    model, order = make_model(), []
+    (model, optimizer), order = make_training(), []
     model.register_forward_hook(lambda _, inputs, __: order.append(f"forward {len(inputs[0])}"))
     model.register_full_backward_hook(lambda *_: order.append("backward"))
-    optimizer = make_optimizer(model)
     optimizer.register_step_post_hook(lambda *_: order.append("update"))
     work.train_step(model, optimizer, *make_batch(10), 4)
     hint = "10 examples in parts of 4: when can the memory of a part's forward pass be given back?"
     assert order == ["forward 4", "backward", "forward 4", "backward", "forward 2", "backward", "update"], hint
 
 
-@pytest.mark.parametrize(("steps", "part_size"), [(1, 5), (1, 4), (3, 5)])
-def test_same_steps(work, steps, part_size):
+def test_same_steps(work):
     """steps in parts are steps on the whole, and return the mean loss"""
-    model = make_model()
-    optimizer, (images, labels) = make_optimizer(model), make_batch(10)
-    wanted = loss = F.cross_entropy(model(images), labels)
-    loss.backward()  # old gradients
-    losses = [work.train_step(model, optimizer, images, labels, part_size) for _ in range(steps)]
-    assert losses[0] == pytest.approx(wanted.item(), abs=1e-12), "the mean loss of all 10 examples"
-    away = largest_difference(weights(model), whole_steps(steps, 10))
-    hint = "what is in the gradients when a step begins, which parts are in them at the update, and what divides each?"
-    assert away < 1e-12, f"after {steps} step(s) a weight is {away:.1e} from that of whole steps: {hint}"
+    for part_size in (5, 4):
+        (model, optimizer), (images, labels) = make_training(), make_batch(10)
+        wanted = F.cross_entropy(model(images), labels)
+        wanted.backward()  # old gradients
+        losses = [work.train_step(model, optimizer, images, labels, part_size) for _ in range(2)]
+        assert losses[0] == pytest.approx(wanted.item(), abs=1e-12), "the mean loss of all 10 examples"
+        hint = "what is in the gradients when a step begins, which parts are in them at its end, what divides each?"
+        check_weights([weight.detach() for weight in model.parameters()], 10, f"parts of {part_size}: {hint}")
 
 
 def test_one_reduction(work, ranks):
@@ -84,26 +73,14 @@ def test_one_reduction(work, ranks):
 
     def train():
         dist.init_process_group("gloo")
-        network, counts, reductions, reduce = make_model(), [], [], dist.all_reduce
+        (network, optimizer), reductions = make_training(), []
         model = DistributedDataParallel(network)
+        model.register_comm_hook(None, lambda _, bucket: (reductions.append(bucket), allreduce_hook(None, bucket))[1])
+        batch = [whole[dist.get_rank() :: 2] for whole in make_batch(20)]
+        for part_size in (4, 5):  # the last part of 10 is smaller, or as large as the others
+            work.train_step(model, optimizer, *batch, part_size)
+        return len(reductions), [weight.detach() for weight in network.parameters()]
 
-        def hook(_, bucket):
-            reductions.append(bucket.index())
-            mean = bucket.buffer() / dist.get_world_size()
-            return reduce(mean, async_op=True).get_future().then(lambda done: done.value()[0])
-
-        model.register_comm_hook(None, hook)
-        optimizer, batch = make_optimizer(model), [whole[dist.get_rank() :: 2] for whole in make_batch(20)]
-        with mock.patch("torch.distributed.all_reduce", wraps=dist.all_reduce) as by_hand:
-            for part_size in (4, 5):  # the last part of 10 is smaller, or as large as the others
-                work.train_step(model, optimizer, *batch, part_size)
-                counts.append(len(reductions))
-        return counts, by_hand.call_count, weights(network)
-
-    for counts, by_hand, found in ranks(train, 2):
-        assert counts == [1, 2], "reductions after 1 step and after 2: which backward passes must be in the context?"
-        assert by_hand == 0, "calls of all_reduce besides DDP's: what has DDP's reduction done already?"
-        away = largest_difference(found, whole_steps(2, 20))
-        assert away < 1e-12, (
-            f"a weight is {away:.1e} from one process's: which parts are in the gradients when reduced?"
-        )
+    for count, found in ranks(train, 2):
+        assert count == 2, "reductions in 2 steps: which backward passes must be in the context?"
+        check_weights(found, 20, "which parts are in the gradients when they are reduced?")
