@@ -51,8 +51,7 @@ def test_own_gpu(work, monkeypatch):
     for name, value in {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     gpus = mock.Mock(is_available=lambda: True, device_count=lambda: 4)
-    monkeypatch.setattr("torch.cuda", gpus)
-    with mock.patch("torch.distributed.init_process_group") as init:
+    with mock.patch("torch.cuda", gpus), mock.patch("torch.distributed.init_process_group") as init:
         rank, world_size, device = work.join()
     assert (rank, world_size) == (5, 8), "process 5 of 8: which of torchrun's variables count over all nodes?"
     selected = gpus.set_device.call_args

@@ -1,6 +1,5 @@
 """Checks of input_pipeline."""
 
-import os
 import sys
 from types import SimpleNamespace
 
@@ -67,23 +66,18 @@ def test_own_time(work):
     assert found[2] == ("few", 2, pytest.approx(4.0)), "name, calls, own seconds: which time, in which unit?"
 
 
-def draw(work, seed, epoch, indices, length=300):
-    return work.draw_shifts(seed, epoch, np.array(indices), length)
-
-
 def test_shifts(work):
     """all shifts from -PAD to PAD are equally likely, and depend on the seed, the epoch and the index alone"""
-    values, counts = np.unique(draw(work, 5, 2, range(5000), 5000), axis=0, return_counts=True)
+    shifts = work.draw_shifts(3, 4, np.arange(5000), 5000)
+    values, counts = np.unique(shifts, axis=0, return_counts=True)
     assert len(values) == 25, f"different shifts, from {values[0]} to {values[-1]}: does integers() leave out a limit?"
     assert counts.min() > 110 and counts.max() < 300, f"of 5,000 images {counts.min()} to {counts.max()} have a shift"
-    shifts = draw(work, 3, 4, range(300))
     for indices in ([7], [299, 0, 7, 8], [5, 5, 6]):
         hint = f"of examples {indices}: which of the generator's numbers belongs to which example?"
-        assert draw(work, 3, 4, indices).tolist() == shifts[indices].tolist(), hint
+        assert work.draw_shifts(3, 4, np.array(indices), 5000).tolist() == shifts[indices].tolist(), hint
     for seed, epoch in ((3, 5), (8, 4)):
-        same = (draw(work, seed, epoch, range(300)) == shifts).all(axis=1).mean()
-        told = f"(seed, epoch) (3, 4) and {seed, epoch}"
-        assert same < 0.2, f"{told}: {same:.0%} of the shifts are equal; by chance it is 4%"
+        same = (work.draw_shifts(seed, epoch, np.arange(5000), 5000) == shifts).all(axis=1).mean()
+        assert same < 0.2, f"(3, 4) and {seed, epoch} as seed and epoch: {same:.0%} of the shifts are equal, not 4%"
 
 
 def check_batch(found, wanted, hint):
@@ -98,7 +92,7 @@ def test_same_batch(work):
     indices, calls = [3, 39, 3, 0, 17], []
     for seed, epoch in ((None, 0), (9, 1), (0, 0)):
         batch = IMAGES[indices]
-        batch = batch if seed is None else work.shifted(batch, draw(work, seed, epoch, indices, 53))
+        batch = batch if seed is None else work.shifted(batch, work.draw_shifts(seed, epoch, np.array(indices), 53))
         slow = work.SlowImages(batch, LABELS[indices])
         found = work.FastImages(IMAGES, LABELS, seed).__getitems__([(epoch, index) for index in indices])
         hint = f"seed {seed}, epoch {epoch}: are the shifts, the operations, their order and their dtype right?"
@@ -111,22 +105,15 @@ def test_same_batch(work):
 
 def test_any_workers(work):
     """batches are the same with any number of workers, which stay, and in pinned memory only if they go to a GPU"""
-
-    class Where(work.FastImages):
-        def __getitems__(self, keys):
-            return *super().__getitems__(keys), os.getpid()
-
-    dataset, batches = Where(IMAGES, LABELS, seed=1), work.EpochBatches(53, 8, seed=3)
+    dataset, batches = work.FastImages(IMAGES, LABELS, seed=1), work.EpochBatches(53, 8, seed=3)
     for workers in (0, 2):
-        loader, places = work.make_loader(dataset, batches, workers, CPU), []
+        loader = work.make_loader(dataset, batches, workers, CPU)
+        hint = f"{workers} worker(s) are asked for: which options are their number, and whether they stay?"
+        assert (loader.num_workers, loader.persistent_workers) == (workers, workers > 0), hint
         for epoch in (0, 1):
             batches.set_epoch(epoch)
-            for found, keys in zip(seen := list(loader), batches, strict=True):
+            for found, keys in zip(loader, batches, strict=True):
                 told = f"{workers} worker(s), epoch {epoch}: of which epoch are the keys?"
-                check_batch(found[:2], dataset.__getitems__(keys)[:2], told)
-            places.append({place for *_, place in seen} - {os.getpid()})
-        assert len(places[0]) == workers, "processes that load for this one: which option is their number?"
-        assert places[0] == places[1], "the processes of epochs 1 and 0: which option keeps them?"
-    for device in ("cpu", "cuda"):
-        pinned = work.make_loader(dataset, batches, 0, torch.device(device)).pin_memory
-        assert pinned == (device == "cuda"), f"pin_memory for the device {device}: where is it useful?"
+                check_batch(found, dataset.__getitems__(keys), told)
+    pinned = [work.make_loader(dataset, batches, 0, torch.device(name)).pin_memory for name in ("cpu", "cuda")]
+    assert pinned == [False, True], "pin_memory for the CPU and for a GPU: where is it useful?"

@@ -20,15 +20,6 @@ def group():
     return dist.get_rank()
 
 
-def before_rename(call):
-    """Calls `call(src, dst)` just before os.replace or os.rename, which pathlib uses too, renames a file."""
-
-    def patched(real):
-        return lambda src, dst, **options: (call(Path(src), Path(dst)), real(src, dst, **options))
-
-    return mock.patch.multiple(os, replace=patched(os.replace), rename=patched(os.rename))
-
-
 def test_one_download(work, ranks):
     """the data are downloaded once, and nobody reads data that are not complete"""
     Path("data").write_text("ha")  # left by a program that was ended during the download
@@ -63,14 +54,15 @@ def test_one_save(work, ranks):
     def save():
         renamed = []
 
-        def look(src, dst):
-            renamed.append(dst)
-            assert src.resolve().parent == dst.resolve().parent, "where the unfinished file is, and the old one"
-            assert dst.read_bytes() == b"old", "under the name, before the rename: which file does torch.save write?"
+        def rename(source, target, real=os.replace):
+            renamed.append(target)
+            assert Path(source).parent == PATH.parent, "where the unfinished file is, and the old one"
+            assert PATH.read_bytes() == b"old", "under the name, before the rename: which file does torch.save write?"
             time.sleep(0.5)  # the other ranks have time to return, which they must not
+            real(source, target)
 
-        with before_rename(look):
-            work.save(WEIGHTS, PATH, group())
+        os.replace = os.rename = rename  # pathlib uses them too
+        work.save(WEIGHTS, PATH, group())
         return len(renamed), "the old file" if PATH.read_bytes() == b"old" else torch.load(PATH)["weight"].tolist()
 
     hint = "how often each rank renamed a file, and what it loads then: which ranks run each of your lines?"
