@@ -101,11 +101,8 @@ def main() -> int:
     elif options.command == "release":
         print(f"{options.folder}: {release(options.folder.resolve())} files")
     else:
-        return (
-            check_all()
-            if options.all
-            else check(options.name, options.file or Path(f"{options.name}.py"), options.junit)
-        )
+        work = options.file or Path(f"{options.name}.py")
+        return check_all() if options.all else check(options.name, work, options.junit)
     return 0
 
 
