@@ -41,8 +41,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # --- The work ---
-
-
 @pytest.fixture
 def work(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that is checked, loaded afresh for each check, which runs in a folder of its own."""
@@ -113,8 +111,6 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[
 
 
 # --- What several activities check ---
-
-
 def largest_difference(found: Iterable[Any], wanted: Iterable[Any]) -> float:
     """The largest difference of two numbers in two lists of arrays or tensors of the same shapes."""
     differences = [0.0]
@@ -145,8 +141,6 @@ def check_new_orders(orders: Sequence[Sequence[int]]) -> None:
 
 
 # --- What a student reads ---
-
-
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     def shown(value: object) -> str:
         text = " ".join(repr(value).split())

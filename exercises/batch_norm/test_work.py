@@ -1,5 +1,3 @@
-"""Checks of batch_norm."""
-
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -1,5 +1,3 @@
-"""Checks of ddp."""
-
 import os
 from unittest import mock
 

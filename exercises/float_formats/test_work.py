@@ -1,5 +1,3 @@
-"""Checks of float_formats."""
-
 import math
 
 import numpy as np
@@ -48,21 +46,6 @@ def test_rounded(work):
     assert given.tolist() == values.tolist(), "the array `values` afterwards: which line writes into its memory?"
 
 
-def make_weight():
-    """Without scaling, the steps of weight**2 take the first number from 1 to 0.5, -0.2 and -0.73."""
-    weight = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
-    return weight, torch.optim.SGD([weight], lr=0.25, momentum=0.9)
-
-
-def test_same_step(work):
-    """a scaled step is the step without scaling"""
-    weight, optimizer = make_weight()
-    for scale in (1024.0, 256.0, 4096.0):
-        assert work.scaled_step((weight**2).sum(), optimizer, scale) == scale, "the scale after a good step"
-    hint = "weights after 3 steps: how large are the gradients that the optimizer sees?"
-    assert weight.tolist() == pytest.approx([-0.73, 1.46], abs=1e-12), hint
-
-
 def test_survives(work):
     """gradients that float16 would round to zero reach the weights"""
     small = torch.ones(1, requires_grad=True)
@@ -72,18 +55,16 @@ def test_survives(work):
     assert 1 - small.item() == pytest.approx(0.1, abs=0.01), hint
 
 
-def test_overflow(work):
-    """a step that overflows in any parameter is left out, and the scale halved"""
-    weight, optimizer = make_weight()
-    other = torch.ones(2, dtype=torch.float64, requires_grad=True)
-    optimizer.add_param_group({"params": [other]})
-    for factor, scale in ((1.0, 512.0), (torch.inf, 512.0), (torch.nan, 1.0), (1.0, 1.0)):
+def test_steps(work):
+    """a scaled step is the step without scaling; if any gradient overflows it is left out, and the scale is halved"""
+    weight, other = (torch.tensor(two, dtype=torch.float64, requires_grad=True) for two in ([1.0, -2.0], [1.0, 1.0]))
+    optimizer = torch.optim.SGD([{"params": [weight]}, {"params": [other]}], lr=0.25, momentum=0.9)
+    for factor, scale, wanted in ((1.0, 512.0, 0.5), (torch.inf, 512.0, 0.5), (torch.nan, 1.0, 0.5), (1.0, 64.0, -0.2)):
         factors = torch.tensor([1.0, factor])  # of the gradients of `other`; the loss stays finite
         handle = other.register_hook(lambda gradient, factors=factors: gradient * factors)
         found = work.scaled_step((weight**2).sum() + other.sum(), optimizer, scale)
         handle.remove()
-        assert found == (scale if factor == 1.0 else scale / 2), (
-            f"scale after {scale:g}, a gradient times {factor}: where do you look?"
-        )
-    hint = "weights after four steps, the middle two with an infinite gradient and nan: which steps are left out?"
-    assert weight.tolist() == pytest.approx([-0.2, 0.4], abs=1e-12), hint
+        told = f"after a step with scale {scale:g}, where a gradient is multiplied by {factor}"
+        assert found == (scale if factor == 1.0 else scale / 2), f"the scale {told}: where do you look?"
+        hint = f"the weights {told}: how large are the gradients that the optimizer sees, and when is it not called?"
+        assert weight.tolist() == pytest.approx([wanted, -2 * wanted], abs=1e-12), hint

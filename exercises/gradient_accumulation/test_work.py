@@ -1,5 +1,3 @@
-"""Checks of gradient_accumulation."""
-
 from unittest import mock
 
 import pytest
@@ -80,8 +78,7 @@ def test_one_reduction(work, ranks):
             counts.append(reduce.call_count)
             work.train_step(model, optimizer, images, labels, 5)  # the last part is as large as the others
             counts.append(reduce.call_count)
-        hint = "reductions after 1 step and after 2: which backward passes must be in the context?"
-        assert counts == [1, 2], hint
+        assert counts == [1, 2], "reductions after 1 step and after 2: which backward passes must be in the context?"
         check_whole_steps(network, 20, "2 processes: which parts are in the gradients when they are reduced?")
         assert loss == pytest.approx(wanted, abs=1e-12), "the mean loss of this process's batch: divided by what?"
 

@@ -1,5 +1,3 @@
-"""Checks of input_pipeline."""
-
 import sys
 from types import SimpleNamespace
 
@@ -136,7 +134,6 @@ def test_any_workers(work):
             assert len(found) == 7, "batches of 53 examples, 8 to a batch: who decides which examples make a batch?"
             for ours, right in zip(found, wanted):
                 check_batch(ours, right, f"{workers} worker(s), epoch {epoch}: of which epoch are the keys?")
-    pinned = [
-        work.make_loader(dataset, batches, 0, torch.device(name)).pin_memory for name in ("cpu", "cuda", "cuda:0")
-    ]
+    devices = map(torch.device, ("cpu", "cuda", "cuda:0"))
+    pinned = [work.make_loader(dataset, batches, 0, device).pin_memory for device in devices]
     assert pinned == [False, True, True], "pin_memory for the CPU and for GPUs: where is it useful?"

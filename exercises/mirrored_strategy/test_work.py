@@ -1,5 +1,3 @@
-"""Checks of mirrored_strategy."""
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,5 +1,3 @@
-"""Checks of model_parallelism."""
-
 from functools import partial
 from unittest import mock
 

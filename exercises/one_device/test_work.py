@@ -1,5 +1,3 @@
-"""Checks of one_device."""
-
 import time
 from unittest import mock
 
@@ -48,5 +46,5 @@ def test_accuracy(work):
     wanted = round(sum((model(images).argmax(dim=1) == labels).sum().item() for images, labels in batches) / 19, 4)
     model.register_forward_hook(lambda *_: training.update(type(m).__name__ for m in model.modules() if m.training))
     hint = "batches of 8, 8 and 3 examples: which answers count as right, and is the mean of means the mean?"
-    assert round(float(work.evaluate(model.train(), batches)), 4) == wanted, hint
+    assert round(float(work.evaluate(model.train(), iter(batches))), 4) == wanted, hint
     assert sorted(training) == [], "layers in training mode during evaluate(): which of them work differently there?"

@@ -1,5 +1,3 @@
-"""Checks of preempted_job."""
-
 import os
 import signal
 import time

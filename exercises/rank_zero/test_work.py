@@ -1,5 +1,3 @@
-"""Checks of rank_zero."""
-
 import contextlib
 import io
 import os

@@ -1,5 +1,3 @@
-"""Checks of sampler."""
-
 import math
 from collections import Counter
 

@@ -1,5 +1,3 @@
-"""Checks of scaling."""
-
 import numpy as np
 import pytest
 

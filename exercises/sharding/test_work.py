@@ -1,5 +1,3 @@
-"""Checks of sharding."""
-
 import time
 from itertools import groupby
 from pathlib import Path
@@ -52,12 +50,9 @@ def test_scattered(work, ranks):
     """a tensor is padded to the next multiple, and each rank gets its share of the sum"""
     lengths = [len(work.padded(torch.ones(length), 4)) for length in (1, 4, 5)]
     assert lengths == [4, 4, 8], "lengths of 1, 4 and 5 numbers, padded for 4 parts: which multiple comes next?"
-
-    def share():
-        return work.summed_share(torch.arange(1.0, 6) * 10.0 ** dist.get_rank()).tolist()
-
+    shares = ranks(lambda: work.summed_share(torch.arange(1.0, 6) * 10.0 ** dist.get_rank()).tolist(), 3)
     hint = "the shares of 3 ranks of the sum of 5 numbers: how long is a share, and is it a sum or a mean?"
-    assert ranks(share, 3) == [[111, 222], [333, 444], [555, 0]], hint
+    assert shares == [[111, 222], [333, 444], [555, 0]], hint
 
 
 def test_sharded_optimizer(work, ranks):
@@ -92,11 +87,8 @@ def test_asynchronous(work, ranks):
 
 def test_all_sharded(work, ranks):
     """all sharded: the weights of one process after several steps"""
-
-    def replica():
-        return [layer.share.detach() for layer in train(work, work.ALL_SHARDED)[0].layers]
-
-    weights = torch.cat([torch.cat(shares)[:size] for size, *shares in zip(SIZES, *ranks(replica, 2))])
+    replicas = ranks(lambda: [layer.share.detach() for layer in train(work, work.ALL_SHARDED)[0].layers], 2)
+    weights = torch.cat([torch.cat(shares)[:size] for size, *shares in zip(SIZES, *replicas)])
     hint = "in which order are the gradients of weight and bias, who divides their sum, and is each step's gather new?"
     check_trained(work, weights, hint)
 

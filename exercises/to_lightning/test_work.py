@@ -1,5 +1,3 @@
-"""Checks of to_lightning."""
-
 from types import SimpleNamespace
 
 import pytest

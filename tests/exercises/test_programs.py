@@ -47,10 +47,6 @@ def test_the_notebook_is_its_text_and_holds_no_outputs():
 
 
 @pytest.mark.slow
-def test_mistakes_are_one_line():
-    for words, message in {
-        ("PT_CNN_MultiGPU", "--epochs", "0"): "argument --epochs: invalid positive value: '0'",
-        ("PTL_multiGPU", "--devices", "3"): "PTL_multiGPU: error: --batch-size 64: must be a multiple of the 3 devices",
-    }.items():
-        done = run(sys.executable, "-m", f"exercises.{words[0]}", *words[1:], expect=2, CUDA_VISIBLE_DEVICES="")
-        assert message in done.stderr.splitlines()[-1]
+def test_a_mistake_is_one_line():
+    done = run(sys.executable, "-m", "exercises.PTL_multiGPU", "--devices", "3", expect=2, CUDA_VISIBLE_DEVICES="")
+    assert done.stderr.splitlines()[-1] == "PTL_multiGPU: error: --batch-size 64: must be a multiple of the 3 devices"
