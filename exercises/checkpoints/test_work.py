@@ -25,10 +25,9 @@ def make_training(seed):
 
 
 def train(network, optimizer, schedule, epochs):
+    images, labels = torch.arange(12, dtype=torch.float64).reshape(4, 3) ** 2, torch.arange(4) % 2
     for _ in range(2 * epochs):  # 2 steps an epoch
-        train_alone(
-            network, optimizer, [(torch.arange(12, dtype=torch.float64).reshape(4, 3) ** 2, torch.arange(4) % 2)]
-        )
+        train_alone(network, optimizer, [(images, labels)])
         schedule.step()
 
 
