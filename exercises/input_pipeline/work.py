@@ -38,7 +38,7 @@ class Times(NamedTuple):
 
 
 def measure(batches: Iterable[Batch], step: Callable[[Batch], None], device: torch.device, warmup: int) -> Times:
-    """Does a step with each batch, and adds up the times of all but the first `warmup` steps, which may be all."""
+    """Does a step with each batch. The first `warmup` steps (or all, if there are fewer) are done, but not counted."""
     # Gap 1: read the clock when a batch is there, and when its step is done.
     ### BEGIN SOLUTION
     waiting = computing = 0.0

@@ -92,7 +92,7 @@ def save(folder: Path, training: Training, done: int) -> None:
 
     Rank 0 writes a file with another name in the same folder, and then renames it. If the job is killed at any moment,
     the older checkpoints are still whole. After the rename the new checkpoint stays, and the latest ones with smaller
-    numbers: KEEP in all. The other checkpoints are removed, also those with larger numbers: damaged, or earlier ones.
+    numbers: KEEP in all. The others are removed, also those with larger numbers: damaged, or of an earlier training.
     """
     # Gap 5: a training has three parts. Which rank writes them, and which ranks wait?
     ### BEGIN SOLUTION
@@ -198,6 +198,7 @@ def best_interval(cost: float, between_failures_of_node: float, nodes: int) -> f
     return sqrt(2 * cost * between_failures_of_node / nodes)
 
 
+# --- The program ---
 PLAN = Plan(epochs=6, batch_size=64, save_every=25, seed=0)
 
 

@@ -210,6 +210,7 @@ def annotated(network: nn.Sequential) -> nn.Module:
     ### END SOLUTION
 
 
+# --- What it costs ---
 class Costs(NamedTuple):
     """The bytes that each rank holds at the end of a step, with padding, and sends in a step."""
 
@@ -243,6 +244,7 @@ def costs(way: str, sizes: Sequence[int], world_size: int, itemsize: int) -> Cos
     ### END SOLUTION
 
 
+# --- The program ---
 def make_training(way: str, network: nn.Sequential) -> tuple[nn.Module, Any]:
     """The model and its optimizer, in one of WAYS or by "fully_shard". If the parameters are shares, an ordinary
     optimizer has only shares, too."""

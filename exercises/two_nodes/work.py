@@ -136,8 +136,8 @@ def sum_in_two_levels(tensor: torch.Tensor, groups: Groups) -> None:
 def ring_bytes(num_bytes: float, processes: int) -> float:
     """The bytes that each process sends in a ring all-reduce of `num_bytes`.
 
-    Patarasuk and Yuan (2009): each process sends one of as many pieces as there are processes in each round. After
-    processes - 1 rounds the sum of each piece is in one process. After as many rounds again it is in all.
+    Patarasuk and Yuan (2009): the tensor is cut into a piece for each process. In each round each process sends one
+    piece to the next. After processes - 1 rounds the sum of each piece is in one process; after as many again in all.
     """
     return 2 * (processes - 1) * num_bytes / processes
 
@@ -163,6 +163,7 @@ def efficiency(compute: float, reduce: float, parts: int) -> tuple[float, float]
     return computing / (computing + reduce), computing / max(computing, reduce)
 
 
+# --- The program ---
 def my_place() -> Place:
     """From the variables of torchrun, or else from Slurm's. If MASTER_ADDR is set already, it stays."""
     if "RANK" not in os.environ:
