@@ -57,11 +57,12 @@ def test_one_save(work, ranks):
             time.sleep(0.5)  # the other ranks have time to return, which they must not
             real(source, target, **options)
 
-        os.replace = os.rename = rename  # pathlib uses them too
+        os.replace = os.rename = renamed = mock.Mock(side_effect=rename)  # pathlib uses them too
         with mock.patch("torch.save", wraps=torch.save) as saved:
             work.save(WEIGHTS, PATH, group())
         assert Path("open").read_bytes() == b"old", "what a reader of the old file has: what changes a file's content?"
-        return saved.call_count, "the old file" if PATH.samefile("open") else torch.load(PATH)["weight"].tolist()
+        weights = "the old file" if PATH.samefile("open") else torch.load(PATH)["weight"].tolist()
+        return saved.call_count, renamed.call_count, weights
 
-    hint = "how often each rank called torch.save, and what it loads then: which ranks run each of your lines?"
-    assert ranks(save, 3) == [(1, [0, 1, 2]), (0, [0, 1, 2]), (0, [0, 1, 2])], hint
+    hint = "how often each rank saved, how often it renamed, and what it loads: which ranks run each of your lines?"
+    assert ranks(save, 3) == [(1, 1, [0, 1, 2]), (0, 0, [0, 1, 2]), (0, 0, [0, 1, 2])], hint

@@ -22,6 +22,7 @@ def test_efficiency(work):
     speed_ups = {4: 2.0, 1: 1.0, 2: 2.5}
     hint = f"the speed-ups are {speed_ups}: what would be 100 %, and can it be more?"
     assert work.efficiency(speed_ups) == pytest.approx({4: 0.5, 1: 1.0, 2: 1.25}), hint
+    assert speed_ups == {4: 2.0, 1: 1.0, 2: 2.5}, "the speed-ups that were given: who else uses the dictionary?"
 
 
 def test_serial_share(work):

@@ -47,8 +47,6 @@ def read_seconds(folder: Path) -> dict[str, Seconds]:
 
 
 # The functions below get dictionaries whose keys are in any order, and do not change them.
-
-
 def typical(seconds: Seconds) -> dict[int, float]:
     """A typical time for each number of devices, which one slow or one fast round in three must not change."""
     # Gap 1
