@@ -31,7 +31,6 @@ from exercises.course import load_factor
 # The checks need several devices, and use processes on the CPU. Processes that share the cores take one thread each.
 os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")
 GAP = re.compile(r"gap \d+")
-WIDTH = 80
 SHOWN = pytest.StashKey[list[str]]()  # what earlier checks have seen
 
 
@@ -185,5 +184,5 @@ def pytest_report_teststatus(report: Any, config: pytest.Config) -> tuple[str, s
         again = report.seen in config.stash.setdefault(SHOWN, [])
         lines += ["          as above"] if again else [f"          {line}" for line in report.seen.splitlines()]
         config.stash[SHOWN].append(report.seen)
-    text = "".join(f"{textwrap.fill(line, WIDTH, subsequent_indent=' ' * 12)}\n" for line in lines)
+    text = "".join(f"{textwrap.fill(line, 80, subsequent_indent=' ' * 12)}\n" for line in lines)
     return "brief", text, status  # in no summary

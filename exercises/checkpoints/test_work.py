@@ -80,6 +80,8 @@ def test_refuses(work):
     """a file with other weights is refused, and code in it is not run"""
     network = make_training(seed=0)[0]
     right = network.state_dict()
+    torch.save(right, PATH)
+    work.load_for_inference(PATH, network)  # a right file is not refused
     bias = right["outer.module.bias"]
     for what, content in {
         "lacks a weight": {name: values for name, values in right.items() if values is not bias},
