@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from common.platform.ending import as_program
 from common.platform.errors import UserError
@@ -54,15 +55,14 @@ def start(name: str) -> None:
     print(f"{name}.py is written. Fill its gaps, then: python -m exercises check {name}")
 
 
-def pytest_command(name: str, work: Path, junit: Path | None = None) -> list[str]:
-    """The command that runs an activity's checks on a file."""
+def run_checks(name: str, work: Path, junit: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs an activity's checks on a file, with options of subprocess.run."""
     limit = [f"--timeout={60 * load_factor():.0f}", "--timeout-method=signal"]  # for work that never ends
-    options = (
-        "-qq -rN --tb=short -p no:warnings -p no:cacheprovider -o addopts= -o console_output_style=classic --brief"
-    )
+    words = "-qq -rN --tb=short -p no:warnings -p no:cacheprovider -o addopts= -o console_output_style=classic --brief"
     results = [f"--junit-xml={junit.resolve()}"] if junit else []
-    checks = FOLDER / name / "test_work.py"
-    return [sys.executable, "-m", "pytest", *options.split(), *limit, *results, f"--work={work.resolve()}", str(checks)]
+    files = [f"--work={work.resolve()}", str(FOLDER / name / "test_work.py")]
+    command = [sys.executable, "-m", "pytest", *words.split(), *limit, *results, *files]
+    return subprocess.run(command, cwd=PROJECT, check=False, **options)
 
 
 def check(name: str, work: Path, junit: Path | None) -> int:
@@ -70,16 +70,14 @@ def check(name: str, work: Path, junit: Path | None) -> int:
         written = "" if work.exists() else f" (python -m exercises start {name} writes {name}.py)"
         raise UserError(f"check {name}: {work}: there is no such file{written}")
     print(f"{name}: {work}", flush=True)
-    return int(subprocess.run(pytest_command(name, work, junit), cwd=PROJECT, check=False).returncode != 0)
+    return int(run_checks(name, work, junit).returncode != 0)
 
 
 def check_all() -> int:
     """Checks the solution of each activity in a process of its own, as many at once as there are cores."""
 
     def one(name: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            pytest_command(name, FOLDER / name / "work.py"), cwd=PROJECT, capture_output=True, text=True, check=False
-        )
+        return run_checks(name, FOLDER / name / "work.py", capture_output=True, text=True)
 
     failed = 0
     with ThreadPoolExecutor(num_cores()) as pool:
@@ -101,11 +99,8 @@ def main() -> int:
     elif options.command == "release":
         print(f"{options.folder}: {release(options.folder.resolve())} files")
     else:
-        return (
-            check_all()
-            if options.all
-            else check(options.name, options.file or Path(f"{options.name}.py"), options.junit)
-        )
+        work = options.file or Path(f"{options.name}.py")
+        return check_all() if options.all else check(options.name, work, options.junit)
     return 0
 
 

@@ -13,11 +13,12 @@ import pickle
 import re
 import socket
 import sys
+import tempfile
 import textwrap
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,7 +31,6 @@ from exercises.course import load_factor
 # The checks need several devices, and use processes on the CPU. Processes that share the cores take one thread each.
 os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")
 GAP = re.compile(r"gap \d+")
-WIDTH = 80
 SHOWN = pytest.StashKey[list[str]]()  # what earlier checks have seen
 
 
@@ -40,11 +40,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # --- The work ---
-
-
 @pytest.fixture
-def work(request: pytest.FixtureRequest) -> ModuleType:
-    """The module that is checked, loaded afresh for each check."""
+def work(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module that is checked, loaded afresh for each check, which runs in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
     path = work_file(request.config, request.path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
@@ -58,70 +57,59 @@ def work_file(config: pytest.Config, checks: Path) -> Path:
     return (config.invocation_params.dir / given).resolve() if given else checks.with_name("work.py")
 
 
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
-def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Any]]]:
+def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
     """`ranks(function, world_size, seconds=10)`: what `function()` returns in each of so many processes, by rank.
 
-    The processes are forked by torch.multiprocessing, in one folder, with the environment variables of torchrun. On a
-    machine with other load they get more time. The first error of a rank is raised again, with the rank in its notes.
+    The processes are forked by torch.multiprocessing, in one folder, with the environment variables of torchrun. They
+    are one process group unless `group=False`. On a machine with other load they get more time. If some ranks fail, so
+    does the check, with the first error.
     """
+    import torch._dynamo  # noqa: F401 - else the first optimizer of each process would import it
+    import torch.distributed as dist
     import torch.multiprocessing as multiprocessing
 
     file = str(work_file(request.config, request.path))
 
-    def run(function: Callable[[], Any], world_size: int, seconds: float = 10) -> list[Any]:
+    def run(function: Callable[[], Any], world_size: int, seconds: float = 10, group: bool = True) -> list[Any]:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             port = listener.getsockname()[1]
-        for left in (*tmp_path.glob("*.result"), *tmp_path.glob("*.error")):
-            left.unlink()
-        given = (function, world_size, port, tmp_path, file)
-        processes = multiprocessing.start_processes(_rank, given, world_size, join=False, start_method="fork")
+        folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=tmp_path.parent))
+
+        def start(rank: int) -> None:
+            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+            # With the last one, which torchrun sets too, Lightning does not look for MPI.
+            others = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "check"}
+            os.environ.update({name: str(value) for name, value in (places | others).items()})
+            try:
+                if group:  # by a file: a server in rank 0 would be gone when rank 0 is the first to end
+                    store = dist.FileStore(str(folder / "store"), world_size)
+                    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+                (folder / f"{rank}.result").write_bytes(pickle.dumps(function()))
+            except BaseException as error:  # noqa: BLE001 - whatever ends a rank is told
+                (folder / f"{rank}.error").write_text(f"rank {rank}: {described(error, file)}", encoding="utf-8")
+                sys.exit(1)
+
+        processes = multiprocessing.start_processes(start, (), world_size, join=False, start_method="fork")
         end = time.monotonic() + seconds * load_factor()
         try:
             while not processes.join(max(0.0, end - time.monotonic()), grace_period=1):
                 if time.monotonic() > end:
                     pytest.fail(f"not done after {seconds:g} s: one process waits for another", pytrace=False)
         except multiprocessing.ProcessExitedException as error:
-            failed = sorted(tmp_path.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
-            if not failed:
-                pytest.fail(f"rank {error.error_index}: {error}", pytrace=False)
-            raise pickle.loads(failed[0].read_bytes()) from None
+            failed = sorted(folder.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
+            seen = failed[0].read_text(encoding="utf-8") if failed else f"rank {error.error_index}: {error}"
+            pytest.fail(seen, pytrace=False)
         finally:
             for process in processes.processes:
                 process.kill()
-        return [pickle.loads((tmp_path / f"{rank}.result").read_bytes()) for rank in range(world_size)]
+        return [pickle.loads((folder / f"{rank}.result").read_bytes()) for rank in range(world_size)]
 
-    yield run
-
-
-def _rank(rank: int, function: Callable[[], Any], world_size: int, port: int, folder: Path, file: str) -> None:
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size)
-    )
-    # With the last one, which torchrun sets too, Lightning does not look for MPI.
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="check")
-    try:
-        (folder / f"{rank}.result").write_bytes(pickle.dumps(function()))
-    except BaseException as error:  # noqa: BLE001 - whatever ends a rank is told
-        seen = described(error, file)
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # noqa: BLE001 - an error that can't be sent
-            error = RuntimeError(str(error))
-        error.__notes__ = [f"rank {rank}: {seen}"]
-        (folder / f"{rank}.error").write_bytes(pickle.dumps(error))
-        sys.exit(1)
+    return run
 
 
 # --- What several activities check ---
-
-
 def largest_difference(found: Iterable[Any], wanted: Iterable[Any]) -> float:
     """The largest difference of two numbers in two lists of arrays or tensors of the same shapes."""
     differences = [0.0]
@@ -133,19 +121,25 @@ def largest_difference(found: Iterable[Any], wanted: Iterable[Any]) -> float:
     return max(differences)
 
 
+def train_alone(model: Any, optimizer: Any, batches: Iterable[tuple[Any, Any]]) -> None:
+    """Trains in one process on whole batches: what the checks compare with."""
+    from torch.nn.functional import cross_entropy
+
+    for images, labels in batches:
+        optimizer.zero_grad()
+        cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+
 def check_new_orders(orders: Sequence[Sequence[int]]) -> None:
     """Each epoch's order of the examples must be drawn anew: not the same, shifted, reversed, or swapped in pairs."""
-    for later, order in enumerate(orders):
-        for earlier, other in enumerate(orders[:later]):
-            assert list(order) != list(other), f"epochs {earlier} and {later} have the same order"
-            pairs, others = ({frozenset(pair) for pair in pairwise(one)} for one in (order, other))
-            alike = len(pairs & others) / max(1, len(pairs))  # of two random orders of n numbers about 2 / n
-            assert alike < 0.4, f"the orders of epochs {earlier} and {later} are alike: shifted, reversed, or swapped"
+    for (earlier, order), (later, other) in combinations(enumerate(orders), 2):
+        pairs, others = ({frozenset(pair) for pair in pairwise(one)} for one in (order, other))
+        alike = len(pairs & others) / max(1, len(pairs))  # of two random orders of n numbers about 2 / n
+        assert alike < 0.4, f"epochs {earlier} and {later} have one order: the same, or shifted, reversed or swapped"
 
 
 # --- What a student reads ---
-
-
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     def shown(value: object) -> str:
         text = " ".join(repr(value).split())
@@ -156,8 +150,6 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 def described(error: BaseException, file: str) -> str:
     """An error in a few words: what an assertion compared and its message, or the error and its line in the work."""
-    if notes := getattr(error, "__notes__", ()):
-        return notes[0]
     if isinstance(error, AssertionError) and (str(error).startswith("assert ") or "\nassert " in str(error)):
         message, _, compared = f"\n{error}".rpartition("\nassert ")
         compared = compared.partition("\n")[0]
@@ -192,5 +184,5 @@ def pytest_report_teststatus(report: Any, config: pytest.Config) -> tuple[str, s
         again = report.seen in config.stash.setdefault(SHOWN, [])
         lines += ["          as above"] if again else [f"          {line}" for line in report.seen.splitlines()]
         config.stash[SHOWN].append(report.seen)
-    text = "".join(f"{textwrap.fill(line, WIDTH, subsequent_indent=' ' * 12)}\n" for line in lines)
+    text = "".join(f"{textwrap.fill(line, 80, subsequent_indent=' ' * 12)}\n" for line in lines)
     return "brief", text, status  # in no summary

@@ -12,24 +12,9 @@ from common.platform.machine import num_cores
 FOLDER = Path(__file__).resolve().parent
 PROJECT = FOLDER.parent
 ACTIVITIES = (
-    "one_device",
-    "ddp",
-    "mirrored_strategy",
-    "to_lightning",
-    "sampler",
-    "rank_zero",
-    "tracking",
-    "float_formats",
-    "gradient_accumulation",
-    "batch_norm",
-    "checkpoints",
-    "preempted_job",
-    "model_parallelism",
-    "sharding",
-    "two_nodes",
-    "scaling",
-    "input_pipeline",
-    "batch_size",
+    *("one_device", "ddp", "mirrored_strategy", "to_lightning", "sampler", "rank_zero", "tracking", "float_formats"),
+    *("gradient_accumulation", "batch_norm", "checkpoints", "preempted_job", "model_parallelism", "sharding"),
+    *("two_nodes", "scaling", "input_pipeline", "batch_size"),
 )
 SOLUTION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?^\1### END SOLUTION\n", re.MULTILINE | re.DOTALL)
 # What students do not get. The checks do not give a solution away.

@@ -1,5 +1,3 @@
-"""Checks of batch_norm."""
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -12,9 +10,8 @@ def make_batch():
     return torch.randn(8, 3, generator=generator, dtype=torch.float64) + torch.arange(8)[:, None]
 
 
-def join():
+def own_rows():
     """This rank's rows of the whole batch: the shares differ in size."""
-    dist.init_process_group("gloo")
     return (slice(0, 5), slice(5, 8))[dist.get_rank()]
 
 
@@ -27,7 +24,7 @@ def test_moments(work, ranks):
     """mean and variance are those of all rows"""
 
     def check():
-        mean, variance, count = work.global_moments(make_batch()[join()])
+        mean, variance, count = work.global_moments(make_batch()[own_rows()])
         hint = "rows of both processes, 5 and 3: how does each learn of the other's?"
         assert set(torch.as_tensor(count).flatten().tolist()) == {8}, hint
         check_near("the mean", mean, make_batch().mean(dim=0), "is the mean of two means the mean?")
@@ -41,7 +38,6 @@ def test_backward(work, ranks):
     """a sum's gradient is that of all losses, and the one that was given stays"""
 
     def check():
-        dist.init_process_group("gloo")
         mine, given, factor = torch.ones(3, requires_grad=True), [], 10.0 ** dist.get_rank()
         total = work.SumOverProcesses.apply(mine)
         total.register_hook(given.append)
@@ -56,7 +52,7 @@ def test_layer(work, ranks):
     """outputs, gradients and running averages are one device's"""
 
     def check():
-        rows, layer = join(), work.SyncBatchNorm(3, eps=0.5, momentum=0.3).double()
+        rows, layer = own_rows(), work.SyncBatchNorm(3, eps=0.5, momentum=0.3).double()
         one_device = nn.BatchNorm1d(3, eps=0.5, momentum=0.3, affine=False).double()
         mine, whole = make_batch()[rows].requires_grad_(), make_batch().requires_grad_()
         found, wanted = layer(mine), one_device(whole)

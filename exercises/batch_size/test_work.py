@@ -1,5 +1,3 @@
-"""Checks of batch_size."""
-
 import numpy as np
 import pytest
 

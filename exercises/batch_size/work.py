@@ -28,10 +28,7 @@ def learning_rate(batch_size: int) -> float:
 
 
 def images_per_second(step_seconds: list[float], step_images: list[int]) -> float:
-    """The speed over the steps after the first WARMUP_STEPS, of which there is at least one.
-
-    The last batch of an epoch may be smaller than the others.
-    """
+    """The speed over the steps (at least one) after the first WARMUP_STEPS. An epoch's last batch may be smaller."""
     # Gap 2
     ### BEGIN SOLUTION
     return sum(step_images[WARMUP_STEPS:]) / sum(step_seconds[WARMUP_STEPS:])
@@ -39,10 +36,7 @@ def images_per_second(step_seconds: list[float], step_images: list[int]) -> floa
 
 
 def steps_to_target(history: list[tuple[int, float]]) -> int | None:
-    """The number of steps after which the accuracy was TARGET or more for the first time; None: never.
-
-    history: (steps done, test accuracy), in order.
-    """
+    """The steps done when the accuracy was first TARGET or more; None: never. `history`: (steps done, accuracy)."""
     # Gap 3
     ### BEGIN SOLUTION
     return next((steps for steps, accuracy in history if accuracy >= TARGET), None)
@@ -85,24 +79,16 @@ def train(data: Examples, batch_size: int) -> tuple[float, list[tuple[int, float
 
 
 def draw(path: str, speeds: list[float], steps: list[int | None], accuracies: list[float]) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    axes = figure.subplots(1, 3)
     curves = {"images per second": speeds, f"steps to {TARGET:.0%}": steps, "test accuracy at the end": accuracies}
     for axis, (title, values) in zip(axes, curves.items(), strict=True):
         shown = [(size, value) for size, value in zip(BATCH_SIZES, values, strict=True) if value is not None]
         axis.plot(*zip(*shown, strict=True), marker="o")
-        axis.set(title=title, xlabel="batch size", xscale="log")
-        if values is accuracies:
-            axis.set_ylim(0.9, 1)
-        else:
-            axis.set_yscale("log")
-            axis.set_yticks([value for _, value in shown], [f"{value:,.0f}" for _, value in shown])
-        axis.set_xticks(BATCH_SIZES, [str(size) for size in BATCH_SIZES])
-        axis.minorticks_off()
+        axis.set(title=title, xlabel="batch size", xscale="log", yscale="linear" if values is accuracies else "log")
+        axis.set_xticks(BATCH_SIZES, BATCH_SIZES)
     figure.savefig(path, dpi=150)
 
 

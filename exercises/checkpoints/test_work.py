@@ -1,5 +1,3 @@
-"""Checks of checkpoints."""
-
 import contextlib
 from collections import OrderedDict, UserDict
 from pathlib import Path
@@ -7,12 +5,11 @@ from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
-from exercises.conftest import largest_difference
+from exercises.conftest import largest_difference, train_alone
 
 PATH = Path("after-2.ckpt")
 
@@ -28,10 +25,9 @@ def make_training(seed):
 
 
 def train(network, optimizer, schedule, epochs):
+    images, labels = torch.arange(12, dtype=torch.float64).reshape(4, 3) ** 2, torch.arange(4) % 2
     for _ in range(2 * epochs):  # 2 steps an epoch
-        optimizer.zero_grad()
-        (network(torch.arange(12, dtype=torch.float64).reshape(4, 3) ** 2) ** 2).mean().backward()
-        optimizer.step()
+        train_alone(network, optimizer, [(images, labels)])
         schedule.step()
 
 
@@ -43,15 +39,12 @@ def test_names(work, ranks):
     """the file has the weights' own names, with and without DDP"""
     network, *others = make_training(seed=0)
 
-    def names_in(content):
-        return {*content}.union(*map(names_in, content.values())) if isinstance(content, dict) else set()
-
     def save():
-        dist.init_process_group("gloo")
         for model in (network, DistributedDataParallel(network)):
             work.save_checkpoint(PATH, model, *others, 0)
-            missing = network.state_dict().keys() - names_in(torch.load(PATH, weights_only=False))
-            assert sorted(missing) == [], f"names that a file of {type(model).__name__} lacks: which does it have?"
+            content = repr(torch.load(PATH, weights_only=False))
+            missing = [name for name in network.state_dict() if f"'{name}'" not in content]
+            assert missing == [], f"names that a file of {type(model).__name__} lacks: which does it have?"
 
     ranks(save, 1)
 
@@ -60,30 +53,27 @@ def test_resumes(work):
     """training goes on as if it had not been interrupted"""
     whole, half, again = (make_training(seed) for seed in (0, 0, 1))
     train(*whole, 4)
-    for epoch in range(2):
-        train(*half, 1)
-        work.save_checkpoint(PATH, *half, epoch)
+    train(*half, 2)
+    work.save_checkpoint(PATH, *half, 1)
     first = work.load_checkpoint(PATH, *again)
     assert first == 2, "the epoch to resume with after epoch 1: is the epoch in the file done?"
     away = apart(again[0], half[0])
     assert away == 0, f"loaded weights are {away:.1e} from those saved: are all in the file, and who loads them?"
-    hint = "a rate that falls from 0.1 to 0 in 6 epochs, after 2: which object holds it, and who changes it?"
-    assert again[1].param_groups[0]["lr"] == pytest.approx(0.075), hint
     train(*again, 2)
     away = apart(again[0], whole[0])
     assert away == 0, f"2 epochs and 2 more end {away:.1e} away from 4: what do optimizer and schedule remember?"
 
 
-@pytest.mark.parametrize("prefix", ["", "module."])
-def test_inference(work, prefix):
+def test_inference(work):
     """weights of DDP, and of the network itself, are ready for inference"""
-    network, other = (make_training(seed)[0] for seed in (0, 1))
-    torch.save({prefix + name: values for name, values in network.state_dict().items()}, PATH)
-    loaded = work.load_for_inference(PATH, other)
-    away = apart(loaded, network)
-    assert away == 0, f"names with {prefix!r} in front: loaded weights are {away:.1e} away from those in the file: why?"
-    modes = [name or "the network" for name, layer in loaded.named_modules() if layer.training]
-    assert modes == [], "layers in training mode: in which mode is batch normalisation?"
+    for prefix in ("", "module."):
+        network, other = (make_training(seed)[0] for seed in (0, 1))
+        torch.save({prefix + name: values for name, values in network.state_dict().items()}, PATH)
+        loaded = work.load_for_inference(PATH, other)
+        away = apart(loaded, network)
+        assert away == 0, f"names with {prefix!r} in front: loaded weights are {away:.1e} from those in the file: why?"
+        modes = [name or "the network" for name, layer in loaded.named_modules() if layer.training]
+        assert modes == [], "layers in training mode: in which mode is batch normalisation?"
 
 
 def test_refuses(work):
@@ -91,14 +81,13 @@ def test_refuses(work):
     network = make_training(seed=0)[0]
     right = network.state_dict()
     torch.save(right, PATH)
-    work.load_for_inference(PATH, network)
-    bias = right.pop("outer.module.bias")
-    right_again = {**right, "outer.module.bias": bias}
+    work.load_for_inference(PATH, network)  # a right file is not refused
+    bias = right["outer.module.bias"]
     for what, content in {
-        "lacks a weight": right,
-        "has a weight too many": {**right_again, "more": bias},
+        "lacks a weight": {name: values for name, values in right.items() if values is not bias},
+        "has a weight too many": {**right, "more": bias},
         "has a weight of another shape": {**right, "outer.module.bias": bias[:1]},
-        "has an object of a class, which runs code (a UserDict)": UserDict(right_again),
+        "has an object of a class, which runs code (a UserDict)": UserDict(right),
     }.items():
         torch.save(content, PATH)
         with contextlib.suppress(Exception):  # however it refuses

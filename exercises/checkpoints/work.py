@@ -12,6 +12,7 @@ import torch.distributed.nn  # before a process group is created; see exercises/
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from exercises.data import Examples, load_examples
@@ -20,9 +21,7 @@ EPOCHS, BATCH_SIZE, LEARNING_RATE = 6, 64, 0.1
 PREFIX = "module."  # DistributedDataParallel puts it in front of the names of the wrapped model's weights
 
 
-def save_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler, epoch: int
-) -> None:
+def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, epoch: int) -> None:
     """Saves all that training needs to resume after `epoch` (from 0), with the weights under the network's own names.
 
     `model`: the network, or a DistributedDataParallel around it. `schedule` may step more often than once an epoch.
@@ -36,7 +35,7 @@ def save_checkpoint(
     ### END SOLUTION
 
 
-def load_checkpoint(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler) -> int:
+def load_checkpoint(path: Path, network: nn.Module, optimizer: Optimizer, schedule: LRScheduler) -> int:
     """Restores model, optimizer and schedule, whatever they held before; returns the epoch to resume with.
 
     The file may come from a machine with GPUs, and this one may have none.
@@ -66,16 +65,14 @@ def load_for_inference(path: Path, network: nn.Module) -> nn.Module:
     ### END SOLUTION
 
 
-def make_training() -> tuple[nn.Module, torch.optim.Optimizer, LRScheduler]:
+def make_training() -> tuple[nn.Module, Optimizer, LRScheduler]:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(network.parameters(), lr=LEARNING_RATE, momentum=0.9)
     return network, optimizer, CosineAnnealingLR(optimizer, EPOCHS)
 
 
-def train(
-    model: nn.Module, optimizer: torch.optim.Optimizer, schedule: LRScheduler, data: Examples, epochs: range
-) -> None:
+def train(model: nn.Module, optimizer: Optimizer, schedule: LRScheduler, data: Examples, epochs: range) -> None:
     images, labels = torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels)
     for epoch in epochs:
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(epoch))

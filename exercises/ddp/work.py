@@ -12,18 +12,19 @@ import torch.distributed.nn  # before a process group is created; see exercises/
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
 
 from exercises.data import load_examples
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE, SEED = 5, 64, 0.05, 0
+Loader = DataLoader[tuple[torch.Tensor, ...]]
 
 
 def join() -> tuple[int, int, torch.device]:
     """Adds this process to the process group. Returns its rank, the number of processes, and its device.
 
-    torchrun sets the environment variables RANK, WORLD_SIZE and LOCAL_RANK. Without torchrun this is the only process,
-    and needs no group.
+    torchrun sets RANK, WORLD_SIZE and LOCAL_RANK. Without torchrun this is the only process, and needs no group.
     """
     # Instead of device = torch.device("cuda"), with which nn.DataParallel used all GPUs.
     # Gap 1: read the environment, choose the device, and init_process_group: "nccl" for GPUs, "gloo" for CPUs.
@@ -39,9 +40,7 @@ def join() -> tuple[int, int, torch.device]:
     ### END SOLUTION
 
 
-def make_loader(
-    data: Dataset[tuple[torch.Tensor, ...]], batch_size: int, rank: int, world_size: int
-) -> DataLoader[tuple[torch.Tensor, ...]]:
+def make_loader(data: Dataset[tuple[torch.Tensor, ...]], batch_size: int, rank: int, world_size: int) -> Loader:
     """This process's share of each batch, shuffled with SEED. `batch_size`: of all processes together.
 
     Two processes together have the batches of one. No example is left out; one may be dealt out twice.
@@ -63,13 +62,7 @@ def wrap(model: nn.Module, world_size: int) -> nn.Module:
     ### END SOLUTION
 
 
-def train_epoch(
-    model: nn.Module,
-    loader: DataLoader[tuple[torch.Tensor, ...]],
-    optimizer: torch.optim.Optimizer,
-    epoch: int,
-    device: torch.device,
-) -> float:
+def train_epoch(model: nn.Module, loader: Loader, optimizer: Optimizer, epoch: int, device: torch.device) -> float:
     """Returns in every process the mean loss over the examples of all processes."""
     # With nn.DataParallel nothing was needed here.
     # Gap 4: give each epoch another order of the examples. The order must be the same in every process.

@@ -1,17 +1,14 @@
-"""Checks of gradient_accumulation."""
-
 from unittest import mock
 
 import pytest
 import torch
-import torch._dynamo  # the first optimizer of each process would import it
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from exercises.conftest import largest_difference
+from exercises.conftest import largest_difference, train_alone
 
 
 def make_model():
@@ -26,25 +23,22 @@ def make_batch(count):
     return images, torch.randint(3, (count,), generator=generator)
 
 
-def check_whole_steps(found, steps, count, hint):
-    """The model's weights are those after steps on a whole batch of `count` at once."""
-    (model, optimizer), (images, labels) = make_model(), make_batch(count)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        F.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    away = largest_difference(*([weight.detach() for weight in one.parameters()] for one in (found, model)))
-    assert away < 1e-12, f"after {steps} step(s) a weight is {away:.1e} from that of whole steps: {hint}"
+def check_whole_steps(found, count, hint):
+    """The model's weights are those after two steps on a whole batch of `count` at once."""
+    model, optimizer = make_model()
+    train_alone(model, optimizer, [make_batch(count)] * 2)
+    away = largest_difference(found.parameters(), model.parameters())
+    assert away < 1e-12, f"after 2 steps a weight is {away:.1e} from that of whole steps: {hint}"
 
 
-@pytest.mark.parametrize("count", [10, 9, 8, 3])
-def test_parts(work, count):
+def test_parts(work):
     """a batch is cut into parts, none of which is too large"""
-    parts = work.split(*make_batch(count), 4)
-    hint = f"{count} examples in parts of 4: where does the last part begin and end?"
-    assert [len(images) for images, _ in parts] == [len(part) for part in torch.arange(count).split(4)], hint
-    for name, found, whole in zip(("images", "labels"), zip(*parts), make_batch(count)):
-        assert torch.cat(found).tolist() == whole.tolist(), f"the {name} of all parts: are they the batch's, in order?"
+    for count, sizes in ((10, [4, 4, 2]), (9, [4, 4, 1]), (8, [4, 4]), (3, [3])):
+        parts = work.split(*make_batch(count), 4)
+        hint = f"{count} examples in parts of 4: where does the last part begin and end?"
+        assert [len(images) for images, _ in parts] == sizes, hint
+        for name, found, whole in zip(("images", "labels"), zip(*parts), make_batch(count)):
+            assert torch.cat(found).tolist() == whole.tolist(), f"the {name} of all parts: are they the batch's?"
 
 
 def test_memory(work):
@@ -58,23 +52,22 @@ def test_memory(work):
     assert order == ["forward 4", "backward", "forward 4", "backward", "forward 2", "backward", "update"], hint
 
 
-@pytest.mark.parametrize(("steps", "part_size"), [(1, 5), (1, 4), (3, 5)])
-def test_same_steps(work, steps, part_size):
+def test_same_steps(work):
     """steps in parts are steps on the whole, and return the mean loss"""
-    (model, optimizer), (images, labels) = make_model(), make_batch(10)
-    wanted = F.cross_entropy(model(images), labels)
-    wanted.backward()  # old gradients
-    losses = [work.train_step(model, optimizer, images, labels, part_size) for _ in range(steps)]
-    assert losses[0] == pytest.approx(wanted.item(), abs=1e-12), "the mean loss of all 10 examples"
-    hint = "what is in the gradients when a step begins, which parts are in them at the update, and what divides each?"
-    check_whole_steps(model, steps, 10, hint)
+    for part_size in (5, 4):
+        (model, optimizer), (images, labels) = make_model(), make_batch(10)
+        wanted = F.cross_entropy(model(images), labels)
+        wanted.backward()  # old gradients
+        losses = [work.train_step(model, optimizer, images, labels, part_size) for _ in range(2)]
+        assert losses[0] == pytest.approx(wanted.item(), abs=1e-12), "the mean loss of all 10 examples"
+        hint = f"parts of {part_size}: what is in the gradients when a step begins and when it ends? what divides each?"
+        check_whole_steps(model, 10, hint)
 
 
 def test_one_reduction(work, ranks):
     """two processes reduce once a step, and train as one"""
 
     def check():
-        dist.init_process_group("gloo")
         (network, optimizer), counts = make_model(), []
         images, labels = (whole[dist.get_rank() :: 2] for whole in make_batch(20))
         wanted = F.cross_entropy(network(images), labels).item()
@@ -85,9 +78,8 @@ def test_one_reduction(work, ranks):
             counts.append(reduce.call_count)
             work.train_step(model, optimizer, images, labels, 5)  # the last part is as large as the others
             counts.append(reduce.call_count)
-        hint = "reductions after 1 step and after 2: which backward passes must be in the context?"
-        assert counts == [1, 2], hint
-        check_whole_steps(network, 2, 20, "2 processes: which parts are in the gradients when they are reduced?")
+        assert counts == [1, 2], "reductions after 1 step and after 2: which backward passes must be in the context?"
+        check_whole_steps(network, 20, "2 processes: which parts are in the gradients when they are reduced?")
         assert loss == pytest.approx(wanted, abs=1e-12), "the mean loss of this process's batch: divided by what?"
 
     ranks(check, 2)

@@ -11,15 +11,16 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before a process group is created; see exercises/PT_CNN_MultiGPU.py
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from exercises.data import load_examples
 
 STEPS, BATCH_SIZE, PART_SIZE, LEARNING_RATE = 20, 256, 48, 0.1
 
 
-def split(images: torch.Tensor, labels: torch.Tensor, size: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def split(images: Tensor, labels: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
     """A batch in parts of `size` examples, in order; the last part may be smaller."""
     # Gap 1 (torch.split)
     ### BEGIN SOLUTION
@@ -35,13 +36,7 @@ def without_reduction(model: nn.Module) -> AbstractContextManager[None]:
     ### END SOLUTION
 
 
-def train_step(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    part_size: int,
-) -> float:
+def train_step(model: nn.Module, optimizer: Optimizer, images: Tensor, labels: Tensor, part_size: int) -> float:
     """One step on the mean loss of the batch, with memory for only `part_size` examples; returns the mean loss.
 
     The gradients are reduced over the processes once. The loss is not: each process returns that of its own batch.

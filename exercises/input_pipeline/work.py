@@ -24,8 +24,6 @@ PROFILE_WAIT, PROFILE_WARMUP, PROFILE_ACTIVE = 2, 1, 5  # steps of a profile
 
 
 # --- Measure: where does the time go? ---
-
-
 def clock(device: torch.device) -> float:
     """Seconds, read when the device has done all its work (see the activity one_device)."""
     if device.type == "cuda":
@@ -40,10 +38,7 @@ class Times(NamedTuple):
 
 
 def measure(batches: Iterable[Batch], step: Callable[[Batch], None], device: torch.device, warmup: int) -> Times:
-    """Does a step with each batch, and adds up the times.
-
-    The first `warmup` steps are done, but not counted, even if there are no others.
-    """
+    """Does a step with each batch. The first `warmup` steps (or all, if there are fewer) are done, but not counted."""
     # Gap 1: read the clock when a batch is there, and when its step is done.
     ### BEGIN SOLUTION
     waiting = computing = 0.0
@@ -85,8 +80,7 @@ def step_seconds(data: float, compute: float, workers: int) -> float:
 def profile_steps(batches: Iterable[Batch], step: Callable[[Batch], None]) -> profile:
     """Loads each batch and does its step under torch.profiler, and returns the profiler.
 
-    It waits for PROFILE_WAIT steps, warms up for PROFILE_WARMUP steps, and then records PROFILE_ACTIVE steps, once. The
-    steps after these may be left out.
+    It waits for PROFILE_WAIT steps, warms up for PROFILE_WARMUP, then records PROFILE_ACTIVE, once. It may end there.
     """
     # Gap 4: how does the profiler know that a step is over?
     ### BEGIN SOLUTION
@@ -113,8 +107,6 @@ def costliest(events: Iterable, number: int) -> list[tuple[str, int, float]]:
 
 
 # --- The data: uint8 (N, H, W, C) ---
-
-
 class EpochBatches:
     """The keys of each batch, for DataLoader's batch_sampler. It runs in the main process, which knows the epoch."""
 
@@ -215,8 +207,6 @@ def make_loader(dataset: Dataset[Batch], batches: EpochBatches, workers: int, de
 
 
 # --- Compare ---
-
-
 def make_step(device: torch.device) -> Callable[[Batch], None]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)

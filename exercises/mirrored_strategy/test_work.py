@@ -1,5 +1,3 @@
-"""Checks of mirrored_strategy."""
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -27,13 +25,9 @@ def one_batch(labels):
     return STRATEGY.experimental_distribute_dataset(examples.batch(len(labels)))
 
 
-def test_replicas(work):
-    """a replica for each device"""
+def test_replicas(work, monkeypatch):
+    """a replica for each device: the first GPUs, if there are any"""
     assert work.make_strategy(3).num_replicas_in_sync == 3, "replicas on 3 devices: tf.config can list logical devices"
-
-
-def test_first_gpus(work, monkeypatch):
-    """the first GPUs are used, if there are any"""
     devices = [tf.config.LogicalDevice(f"/device:{kind}:{n}", kind) for kind in ("CPU", "GPU") for n in range(4)]
     for function in "list_physical_devices", "list_logical_devices":
         monkeypatch.setattr(tf.config, function, lambda kind="": [device for device in devices if kind in device.name])

@@ -50,10 +50,7 @@ def make_model(strategy: tf.distribute.Strategy, image_shape: tuple[int, ...]) -
 def make_batches(
     strategy: tf.distribute.Strategy, images: np.ndarray, labels: np.ndarray, batch_size: int, shuffled: bool
 ) -> tf.distribute.DistributedDataset:
-    """Distributed batches. `batch_size`: of all devices together. Their shares of it differ by at most one example.
-
-    The last batch may be smaller.
-    """
+    """Distributed batches of `batch_size` examples (the last of fewer). The devices' shares differ by at most one."""
     examples = tf.data.Dataset.from_tensor_slices((images, labels))
     if shuffled:
         examples = examples.shuffle(len(labels), seed=SEED)
@@ -69,10 +66,7 @@ def make_train_step(
     """A function that takes a distributed batch and the number of its examples, trains, and returns their mean loss."""
 
     def replica_step(images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Runs on each device, on its share of the batch, which may be empty.
-
-        `count`: examples of the whole batch, float32.
-        """
+        """Runs on each device, on its share of a batch of `count` examples (float32). The share may be empty."""
         with tf.GradientTape() as tape:
             losses = keras.losses.sparse_categorical_crossentropy(labels, model(images), from_logits=True)
             # Gap 4: from this replica's losses, compute its part of the mean over the whole batch. The optimizer adds

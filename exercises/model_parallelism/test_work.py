@@ -1,5 +1,3 @@
-"""Checks of model_parallelism."""
-
 from functools import partial
 from unittest import mock
 
@@ -9,15 +7,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from exercises.conftest import largest_difference
+from exercises.conftest import largest_difference, train_alone
 
-CASES = {  # examples in a part, dtype, rank of stage 0
-    "in one part": (10, torch.float32, 0),
-    "in equal parts": (5, torch.float32, 0),
-    "in unequal parts": (4, torch.float32, 0),
-    "in float64": (5, torch.float64, 0),
-    "with the stages' ranks swapped": (5, torch.float32, 1),
-}
+CASES = ((10, torch.float32, 0), (4, torch.float64, 0), (5, torch.float64, 1))  # part's size, dtype, rank of stage 0
 
 
 def prepare(dtype):
@@ -29,7 +21,6 @@ def prepare(dtype):
 
 def train(work, part_size, dtype=torch.float32, first=0):
     """Trains this rank's stage for a step: the loss, the weights after it, and the order of events."""
-    dist.init_process_group("gloo")
     number, other, events, send = abs(dist.get_rank() - first), 1 - dist.get_rank(), [], dist.ProcessGroup.send
     network, images, labels = prepare(dtype)
     stage, parts = network[number], list([images, labels][number].split(part_size))
@@ -38,24 +29,22 @@ def train(work, part_size, dtype=torch.float32, first=0):
     step = partial(work.second_step, width=6) if number else work.first_step
     with mock.patch.object(dist.ProcessGroup, "send", lambda *what: (events.append("send"), send(*what))[1]):
         loss = step(stage, torch.optim.SGD(stage.parameters(), lr=0.5), parts, other=other)
-    return loss, [weight.detach().numpy() for weight in stage.parameters()], events
+    return loss, list(stage.parameters()), events
 
 
-@pytest.mark.parametrize(("part_size", "dtype", "first"), CASES.values(), ids=CASES)
-def test_same_training(work, ranks, part_size, dtype, first):
+def test_same_training(work, ranks):
     """a batch trains as one process does"""
-    seen = ranks(lambda: train(work, part_size, dtype, first), 2, seconds=6)
-    (_, first_weights, _), (loss, second_weights, _) = seen[::-1] if first else seen
-    (network, images, labels), limit = prepare(dtype), 1e-12 if dtype == torch.float64 else 1e-5
-    whole_loss = F.cross_entropy(network(images), labels)
-    hint = "the mean loss: what goes into F.cross_entropy, and by what is the sum divided?"
-    assert loss == pytest.approx(whole_loss.item(), abs=limit), hint
-    whole_loss.backward()
-    torch.optim.SGD(network.parameters(), lr=0.5).step()
-    hint = "what does each part's backward() begin with and reach, and what is sent?"
-    for number, weights in (1, second_weights), (0, first_weights):
-        away = largest_difference(weights, [weight.detach().numpy() for weight in network[number].parameters()])
-        assert away < limit, f"stage {number}: a weight is {away:.1e} from that of one process: {hint}"
+    for part_size, dtype, first in CASES:
+        told = f"10 examples in {dtype}, {part_size} in a part, stage 0 has rank {first}"
+        seen = ranks(lambda case=(part_size, dtype, first): train(work, *case), 2, seconds=6)
+        (_, first_weights, _), (loss, second_weights, _) = seen[::-1] if first else seen
+        (network, images, labels), limit = prepare(dtype), 1e-12 if dtype == torch.float64 else 1e-5
+        hint = f"{told}, the mean loss: what goes into F.cross_entropy, and by what is the sum divided?"
+        assert loss == pytest.approx(F.cross_entropy(network(images), labels).item(), abs=limit), hint
+        train_alone(network, torch.optim.SGD(network.parameters(), lr=0.5), [(images, labels)])
+        hint = "what does each part's backward() begin with and reach, and what is sent?"
+        away = largest_difference(first_weights + second_weights, network.parameters())
+        assert away < limit, f"{told}: a weight is {away:.1e} from that of one process: {hint}"
 
 
 def test_schedule(work, ranks):

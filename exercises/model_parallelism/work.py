@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.optim import Optimizer
 
 FEATURES, HIDDEN, CLASSES = 32, 1024, 10
 BATCH_SIZE, STEPS, LEARNING_RATE = 512, 20, 0.05
@@ -23,11 +24,10 @@ def make_stage(stage: int) -> nn.Module:
     return nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
 
 
-def first_step(stage: nn.Module, optimizer: torch.optim.Optimizer, parts: list[torch.Tensor], other: int) -> None:
+def first_step(stage: nn.Module, optimizer: Optimizer, parts: list[torch.Tensor], other: int) -> None:
     """One training step of stage 0 on the images of a batch, in `parts`; `other`: the rank of stage 1, not always 1.
 
-    All parts go forward, each once, before the first goes backward (GPipe's schedule). Each is sent before the next one
-    goes forward, so that both stages can work at once.
+    All parts go forward, each once, before the first goes backward (GPipe). Each is sent before the next goes forward.
     """
     optimizer.zero_grad()
     outputs = []
@@ -47,9 +47,7 @@ def first_step(stage: nn.Module, optimizer: torch.optim.Optimizer, parts: list[t
     optimizer.step()
 
 
-def second_step(
-    stage: nn.Module, optimizer: torch.optim.Optimizer, labels: list[torch.Tensor], width: int, other: int
-) -> float:
+def second_step(stage: nn.Module, optimizer: Optimizer, labels: list[torch.Tensor], width: int, other: int) -> float:
     """One training step of stage 1; returns the mean loss of the batch. `other`: the rank of stage 0, not always 0.
 
     Stage 0 sends tensors of shape (part, `width`). It receives nothing until all parts have gone forward, so a gradient
@@ -78,10 +76,7 @@ def second_step(
 
 
 def bubble(stages: int, parts: int) -> float:
-    """The share (0 to 1) of a step in which a stage is idle, in GPipe's schedule.
-
-    Each stage needs the same time for each part, forward and back.
-    """
+    """The share of a step in which a stage is idle in GPipe's schedule, if all parts take all stages the same time."""
     # Gap 5: draw it: stages as rows, time as columns.
     ### BEGIN SOLUTION
     return (stages - 1) / (parts + stages - 1)

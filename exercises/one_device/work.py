@@ -64,10 +64,8 @@ def evaluate(model: nn.Module, batches: Iterable[Batch]) -> float:
 def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = load_examples()
-    train, test = (
-        TensorDataset(torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device))
-        for images, labels in ((data.train_images, data.train_labels), (data.test_images, data.test_labels))
-    )
+    train = TensorDataset(*(torch.from_numpy(array).to(device) for array in (data.train_images, data.train_labels)))
+    test = TensorDataset(*(torch.from_numpy(array).to(device) for array in (data.test_images, data.test_labels)))
     torch.manual_seed(0)
     model = make_model().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)

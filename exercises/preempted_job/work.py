@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from exercises.data import load_examples
@@ -43,8 +43,6 @@ class Plan(NamedTuple):
 
 
 # --- The signal ---
-
-
 class Notice:
     """Whether a signal has told this process that the cluster will end it."""
 
@@ -75,18 +73,13 @@ def agreed(received: bool) -> bool:
 
 
 # --- The checkpoint ---
-
-
 def path_of(folder: Path, done: int) -> Path:
     """The file of the checkpoint after `done` steps."""
     return folder / f"step-{done}.pt"
 
 
 def saved_steps(folder: Path) -> list[int]:
-    """The numbers of the checkpoints in the folder, the smallest first. Files with other names do not count.
-
-    Neither a file step-007.pt nor a folder with the name of a checkpoint occurs.
-    """
+    """The numbers of the checkpoints in the folder, the smallest first. Files with other names do not count."""
     # Gap 4: a file name is text. Return numbers, in the order of numbers.
     ### BEGIN SOLUTION
     found = (re.fullmatch(r"step-(\d+)\.pt", path.name) for path in folder.iterdir())
@@ -99,8 +92,7 @@ def save(folder: Path, training: Training, done: int) -> None:
 
     Rank 0 writes a file with another name in the same folder, and then renames it. If the job is killed at any moment,
     the older checkpoints are still whole. After the rename the new checkpoint stays, and the latest ones with smaller
-    numbers: KEEP in all. The other checkpoints are removed, also those with larger numbers: these are damaged, or
-    belong to an earlier training.
+    numbers: KEEP in all. The others are removed, also those with larger numbers: damaged, or of an earlier training.
     """
     # Gap 5: a training has three parts. Which rank writes them, and which ranks wait?
     ### BEGIN SOLUTION
@@ -139,13 +131,10 @@ def load_latest(folder: Path, training: Training) -> int:
 
 
 # --- The training ---
+def batches(length: int, plan: Plan, done: int) -> Iterator[Tensor]:
+    """The indices of each batch that is left after `done` steps. The last batch of an epoch may be smaller.
 
-
-def batches(length: int, plan: Plan, done: int) -> Iterator[torch.Tensor]:
-    """The indices of each batch that is left after `done` steps of a training on `length` examples.
-
-    Each epoch has its own order, which depends only on the seed and the number of the epoch. The last batch of an epoch
-    may be smaller.
+    Each epoch has its own order of the `length` examples, which depends only on the seed and the number of the epoch.
     """
     # Gap 7: in which epoch is step number `done`? How many batches of this epoch are done? Draw each order with a
     # torch.Generator, so that other random numbers of the program stay the same.
@@ -157,7 +146,7 @@ def batches(length: int, plan: Plan, done: int) -> Iterator[torch.Tensor]:
     ### END SOLUTION
 
 
-def train_step(training: Training, images: torch.Tensor, labels: torch.Tensor) -> None:
+def train_step(training: Training, images: Tensor, labels: Tensor) -> None:
     """One step on a batch. The share of a rank is every world_size-th example."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     training.optimizer.zero_grad()
@@ -170,12 +159,7 @@ def train_step(training: Training, images: torch.Tensor, labels: torch.Tensor) -
 
 
 def train(
-    training: Training,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    plan: Plan,
-    folder: Path,
-    before_step: Callable[[int], None] = lambda done: None,
+    training: Training, images: Tensor, labels: Tensor, plan: Plan, folder: Path, before_step: Callable[[int], None]
 ) -> int:
     """Trains from the latest checkpoint to the end, or until a signal comes; returns the exit status of the job.
 
@@ -201,27 +185,20 @@ def train(
 
 
 # --- How often? ---
-
-
 def lost_share(interval: float, cost: float, between_failures: float) -> float:
     """The share of the time that is lost, to first order: for writing, and for steps that are made a second time.
 
-    All in seconds: `interval` between two checkpoints, `cost` of writing one, mean time `between_failures` of the job.
-    No signal comes before a failure. A failure loses half an interval on average.
+    `interval` between two checkpoints, `cost` of writing one, mean time `between_failures` of the job: in seconds.
     """
-    return cost / interval + interval / 2 / between_failures
+    return cost / interval + interval / 2 / between_failures  # a failure loses half an interval on average
 
 
 def best_interval(cost: float, between_failures_of_node: float, nodes: int) -> float:
-    """The interval that loses the least time, in seconds. The job fails whenever one of its nodes fails.
-
-    Young (1974), "A first order approximation to the optimum checkpoint interval".
-    """
+    """The interval that loses the least time, in seconds (Young, 1974). The job fails when one of its nodes fails."""
     return sqrt(2 * cost * between_failures_of_node / nodes)
 
 
 # --- The program ---
-
 PLAN = Plan(epochs=6, batch_size=64, save_every=25, seed=0)
 
 

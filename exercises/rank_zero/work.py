@@ -4,6 +4,7 @@ torchrun --standalone --nproc-per-node 3 rank_zero.py
 """
 
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -40,9 +41,8 @@ def log(message: str, rank: int) -> None:
 def save(weights: Weights, path: Path, rank: int) -> None:
     """Saves weights, which are the same in all processes. When `save` returns, in any process, the new file is there.
 
-    It is written under another name in the same folder, and replaces the old file when it is renamed. Before that, a
-    reader finds the old file, or none if there was none. The same is true if the program is ended while it writes. A
-    reader never finds an incomplete file. The unfinished file of a program that was ended may stay.
+    It is written under another name in the same folder, and replaces the old file when it is renamed. Before that, and
+    if the program is ended while it writes, a reader finds the old file, or none. An unfinished file may stay.
     """
     # Gap 3: use torch.save, and os.replace or Path.replace. Which ranks have to wait?
     ### BEGIN SOLUTION
@@ -56,9 +56,8 @@ def save(weights: Weights, path: Path, rank: int) -> None:
 
 def main() -> None:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    dist.init_process_group(
-        "gloo", **({} if world_size > 1 else {"store": dist.HashStore(), "rank": 0, "world_size": 1})
-    )
+    alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # without torchrun
+    dist.init_process_group("gloo", **({} if world_size > 1 else alone))
 
     def download(path: Path) -> None:
         print(f"rank {rank} downloads", flush=True)
@@ -79,9 +78,7 @@ def main() -> None:
     dist.all_reduce(found)
     log(f"{found} process(es) can read the weights", rank)
     if rank == 0:
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
+        shutil.rmtree(folder)
     dist.destroy_process_group()
 
 

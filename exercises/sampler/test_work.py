@@ -1,8 +1,5 @@
-"""Checks of sampler."""
-
 import math
 from collections import Counter
-from types import ModuleType
 
 import torch
 
@@ -11,7 +8,7 @@ from exercises.conftest import check_new_orders
 SIZES = ((10, 4), (12, 4), (7, 2), (3, 5), (3, 8), (1, 4), (100, 1))  # examples, processes
 
 
-def shares(work: ModuleType, length: int, world_size: int, epochs: int = 1, seed: int = 0) -> list[list[list[int]]]:
+def shares(work, length, world_size, epochs=1, seed=0):
     """The indices of each rank, in each epoch."""
     samplers = [work.ShardSampler(length, rank, world_size, seed) for rank in range(world_size)]
     return [[list(map(int, epoch)) for epoch in work.read_epochs(sampler, epochs)] for sampler in samplers]
@@ -24,35 +21,24 @@ def test_lengths(work):
         assert len(work.ShardSampler(length, 0, world_size, 0)) == math.ceil(length / world_size), hint
 
 
-def test_same_number(work):
-    """all processes get as many"""
-    for length, world_size in SIZES:
-        found = [len(share[0]) for share in shares(work, length, world_size)]
-        hint = f"{length} examples for {world_size} processes: how long must the order be?"
-        assert found == [math.ceil(length / world_size)] * world_size, hint
-
-
 def test_all_examples(work):
-    """every example is dealt out, and none more often than need be"""
+    """every example is dealt out, none more often than need be, and all processes get as many"""
     for length, world_size in SIZES:
-        dealt = Counter(index for share in shares(work, length, world_size) for index in share[0])
-        hint = f"{length} examples for {world_size} processes: are the processes' orders parts of the same one?"
-        assert sorted(dealt) == list(range(length)), hint
-        often = (max(dealt.values()), min(dealt.values()))
-        assert often[0] - often[1] <= 1, (
-            f"{length} examples for {world_size} processes: one was dealt out {often[0]} times, another one {often[1]};"
-            " with which numbers does the order go on after its end?"
-        )
+        dealt, told = shares(work, length, world_size), f"{length} examples for {world_size} processes"
+        found = [len(share[0]) for share in dealt]
+        assert found == [math.ceil(length / world_size)] * world_size, f"{told}: how long must the order be?"
+        counts = Counter(index for share in dealt for index in share[0])
+        assert sorted(counts) == list(range(length)), f"{told}: are the processes' orders parts of the same one?"
+        hint = f"{told}, how often one is dealt out at most: with which numbers does the order go on after its end?"
+        assert max(counts.values()) == math.ceil(sum(found) / length), hint
 
 
 def test_interleaved(work):
     """process r gets numbers r, r + world_size, ... of the order, which begins again after its end"""
-    for length in (12, 10):
-        (order,) = shares(work, length, 1)[0]
-        assert order != sorted(order), "one process alone gets the order of the data set: is it a random order?"
-        wanted = [(order * 2)[rank:12:4] for rank in range(4)]
-        hint = f"the order is {order}: which of its places are process 1's, and what comes after its end?"
-        assert [share[0] for share in shares(work, length, 4)] == wanted, hint
+    (order,) = shares(work, 10, 1)[0]
+    assert order != sorted(order), "one process alone gets the order of the data set: is it a random order?"
+    hint = f"the order is {order}: which of its places are process 1's, and what comes after its end?"
+    assert [share[0] for share in shares(work, 10, 4)] == [(order * 2)[rank:12:4] for rank in range(4)], hint
 
 
 def test_orders(work):
@@ -64,17 +50,6 @@ def test_orders(work):
     check_new_orders([[index for pair in zip(*epoch) for index in pair] for epoch in zip(*ranks)])
     assert shares(work, 100, 2, epochs=6) == ranks, "the same seed gave another order"
     assert shares(work, 100, 2, seed=7)[0][0] != ranks[0][0], "another seed gave the same order"
-
-
-def test_epochs_set(work):
-    """read_epochs tells the sampler the number of the epoch, from 0"""
-    sampler, wanted = work.ShardSampler(100, 0, 2, 0), []
-    for epoch in range(3):
-        sampler.set_epoch(epoch)
-        wanted.append(list(map(int, sampler)))
-    found = work.read_epochs(sampler, 3)  # of a sampler that has been used
-    for _ in range(2):  # what it returns can be read more than once
-        assert [list(map(int, epoch)) for epoch in found] == wanted, "epochs 0, 1 and 2: which one is the first?"
 
 
 def test_testing(work):

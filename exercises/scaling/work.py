@@ -41,14 +41,12 @@ def read_seconds(folder: Path) -> dict[str, Seconds]:
     for implementation, by_devices in found.items():
         counts = {devices: len(rounds) for devices, rounds in sorted(by_devices.items())}
         if 1 not in counts or len(set(counts.values())) != 1:
-            told = ", ".join(f"{count} with {devices}" for devices, count in counts.items())
-            raise SystemExit(f"{folder}: {implementation} needs as many runs with 1 device as with more, not {told}")
+            told = f"{implementation} needs as many runs with 1 device as with more"
+            raise SystemExit(f"{folder}: {told}; the numbers of runs by devices are {counts}")
     return found
 
 
 # The functions below get dictionaries whose keys are in any order, and do not change them.
-
-
 def typical(seconds: Seconds) -> dict[int, float]:
     """A typical time for each number of devices, which one slow or one fast round in three must not change."""
     # Gap 1
@@ -76,8 +74,7 @@ def efficiency(speed_ups: dict[int, float]) -> dict[int, float]:
 def serial_share(seconds: dict[int, float]) -> float:
     """The share of the work that does not become faster with more devices.
 
-    Amdahl (1967): N devices take a + b / N seconds. The share is a / (a + b), where a >= 0 and b >= 0 fit best (least
-    squares).
+    Amdahl (1967): N devices take a + b / N seconds. The share is a / (a + b). By least squares, with a >= 0 and b >= 0.
     """
     # Gap 4: one equation for each number of devices: 1 * a + 1/N * b = seconds. scipy.optimize.nnls solves them.
     ### BEGIN SOLUTION

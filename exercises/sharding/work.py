@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -34,14 +34,12 @@ def make_network() -> nn.Sequential:
 
 
 # --- Shares of a flat tensor ---
-
-
-def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+def flat(tensors: Iterable[Tensor]) -> Tensor:
     """All elements of the tensors in a new one, (N,)."""
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def write(values: torch.Tensor, tensors: Iterable[torch.Tensor]) -> None:
+def write(values: Tensor, tensors: Iterable[Tensor]) -> None:
     """Copies a flat tensor, or its beginning if it is longer, into the tensors: the reverse of `flat`."""
     start = 0
     for tensor in tensors:
@@ -49,7 +47,7 @@ def write(values: torch.Tensor, tensors: Iterable[torch.Tensor]) -> None:
         start += tensor.numel()
 
 
-def padded(values: torch.Tensor, parts: int) -> torch.Tensor:
+def padded(values: Tensor, parts: int) -> Tensor:
     """A flat tensor (N,) with zeros at its end, as few as make its length a multiple of `parts`."""
     # Gap 1
     ### BEGIN SOLUTION
@@ -57,12 +55,12 @@ def padded(values: torch.Tensor, parts: int) -> torch.Tensor:
     ### END SOLUTION
 
 
-def share_of(values: torch.Tensor) -> torch.Tensor:
+def share_of(values: Tensor) -> Tensor:
     """A copy of this rank's share, (ceil(N / world_size),), of a flat tensor (N,) that all ranks have."""
     return padded(values, dist.get_world_size()).chunk(dist.get_world_size())[dist.get_rank()].clone()
 
 
-def summed_share(values: torch.Tensor) -> torch.Tensor:
+def summed_share(values: Tensor) -> Tensor:
     """This rank's share, (ceil(N / world_size),), of the sum over all ranks of a flat tensor (N,)."""
     # Gap 2: a reduce-scatter: no rank gets the whole sum.
     ### BEGIN SOLUTION
@@ -74,8 +72,6 @@ def summed_share(values: torch.Tensor) -> torch.Tensor:
 
 
 # --- Replicated, as with DDP, and the same with a sharded optimizer (ZeRO stage 1) ---
-
-
 class ReplicatedSGD(torch.optim.SGD):
     """torch.optim.SGD on the sum of all ranks' gradients. Every rank keeps the velocity of all parameters."""
 
@@ -88,15 +84,14 @@ class ReplicatedSGD(torch.optim.SGD):
 
 
 class ShardedSGD:
-    """Makes the steps of ReplicatedSGD. Each rank keeps only its share of the velocity.
+    """Makes the steps of ReplicatedSGD. Each rank keeps only its share of the velocity, which is zero at first.
 
-    velocity = momentum * velocity + gradient, and then parameter = parameter - lr * velocity. Before the first step the
-    velocity is zero.
+    velocity = momentum * velocity + gradient, and then parameter = parameter - lr * velocity.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float) -> None:
         self.parameters, self.lr, self.momentum = list(parameters), lr, momentum
-        self.velocity: torch.Tensor | None = None  # this rank's share; None before the first step
+        self.velocity: Tensor | None = None  # this rank's share; None before the first step
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:
@@ -118,21 +113,16 @@ class ShardedSGD:
 
 
 # --- Parameters, gradients and optimizer state sharded (ZeRO stage 3, FSDP) ---
-
-
 class ShardedLinear(nn.Module):
-    """A linear layer of which each rank keeps only its share. Weight and bias are one flat tensor, in this order.
-
-    Attributes:
-      share: the only parameter, (ceil(N / world_size),), of the N numbers in weight and bias.
-      whole, work: while a gather is under way, its result, (world_size * len(share),), and its handle; else None.
-    """
+    """A linear layer of which each rank keeps only its share. Weight and bias are one flat tensor, in this order."""
 
     def __init__(self, layer: nn.Linear, number: int) -> None:
         super().__init__()
         self.shape, self.number = layer.weight.shape, number
+        # The only parameter: this rank's share, (ceil(N / world_size),), of the N numbers in weight and bias.
         self.share = nn.Parameter(share_of(flat([layer.weight, layer.bias])))
-        self.whole: torch.Tensor | None = None
+        # While a gather is under way: its result, (world_size * len(share),), and its handle.
+        self.whole: Tensor | None = None
         self.work: dist.Work | None = None
 
     def start_gather(self) -> None:
@@ -145,7 +135,7 @@ class ShardedLinear(nn.Module):
                 self.work = dist.all_gather_into_tensor(self.whole, self.share.detach(), async_op=True)
                 ### END SOLUTION
 
-    def finish_gather(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def finish_gather(self) -> tuple[Tensor, Tensor]:
         """Waits for the gather, or makes one if none is under way: weight (outputs, inputs) and bias (outputs,).
 
         The layer keeps no reference to them: their memory is free as soon as the caller has none either.
@@ -162,9 +152,7 @@ class GatheredLinear(torch.autograd.Function):
     """Layer `number` of `layers`, from (B, inputs) to (B, outputs). The gradients are written out, without autograd."""
 
     @staticmethod
-    def forward(
-        context: Any, inputs: torch.Tensor, share: nn.Parameter, layers: list[ShardedLinear], number: int
-    ) -> torch.Tensor:
+    def forward(context: Any, inputs: Tensor, share: nn.Parameter, layers: list[ShardedLinear], number: int) -> Tensor:
         context.layers, context.number = layers, number
         # Gap 5: get this layer's weights, start the gather of the next layer if there is one, then compute. Save for
         # backward() what it needs and can't gather again (context.save_for_backward).
@@ -177,7 +165,7 @@ class GatheredLinear(torch.autograd.Function):
         ### END SOLUTION
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         """Takes the gradient of the output, (B, outputs); returns those of inputs and share, and None twice."""
         layers, number = context.layers, context.number
         # Gap 6: gather as in forward(); which layer is the next one now? This rank's gradient of the weight is
@@ -200,7 +188,7 @@ class ShardedNetwork(nn.Module):
         linear = [layer for layer in network if isinstance(layer, nn.Linear)]
         self.layers = nn.ModuleList(ShardedLinear(layer, number) for number, layer in enumerate(linear))
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
+    def forward(self, values: Tensor) -> Tensor:
         layers = list(self.layers)
         for number, layer in enumerate(layers):
             values = GatheredLinear.apply(torch.tanh(values) if number else values, layer.share, layers, number)
@@ -223,8 +211,6 @@ def annotated(network: nn.Sequential) -> nn.Module:
 
 
 # --- What it costs ---
-
-
 class Costs(NamedTuple):
     """The bytes that each rank holds at the end of a step, with padding, and sends in a step."""
 
@@ -235,19 +221,14 @@ class Costs(NamedTuple):
 
 
 def ring_bytes(num_bytes: int, world_size: int) -> float:
-    """What each rank sends in a reduce-scatter or an all-gather over a ring. `num_bytes`: of the whole tensor.
-
-    Patarasuk and Yuan (2009). Their all-reduce is a reduce-scatter and then an all-gather.
-    """
+    """What a rank sends in a reduce-scatter or an all-gather of `num_bytes` over a ring (Patarasuk and Yuan, 2009)."""
     return num_bytes * (world_size - 1) / world_size
 
 
 def costs(way: str, sizes: Sequence[int], world_size: int, itemsize: int) -> Costs:
     """What each rank holds and sends, in one of WAYS.
 
-    Args:
-      sizes: of each layer, the numbers in weight and bias.
-      itemsize: the bytes of a number.
+    `sizes`: of each layer, the numbers in weight and bias; `itemsize`: the bytes of a number.
     """
     # Gap 8: which tensors are whole, and which are shares? Is padding added once, or in each layer? Which collective
     # operations does a step make? (All layers are gathered twice, the first and the last one too.)
@@ -264,8 +245,6 @@ def costs(way: str, sizes: Sequence[int], world_size: int, itemsize: int) -> Cos
 
 
 # --- The program ---
-
-
 def make_training(way: str, network: nn.Sequential) -> tuple[nn.Module, Any]:
     """The model and its optimizer, in one of WAYS or by "fully_shard". If the parameters are shares, an ordinary
     optimizer has only shares, too."""
@@ -275,13 +254,10 @@ def make_training(way: str, network: nn.Sequential) -> tuple[nn.Module, Any]:
     return model, kinds.get(way, torch.optim.SGD)(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
 
 
-def train_step(
-    model: nn.Module, optimizer: Any, images: torch.Tensor, labels: torch.Tensor, batch_size: int
-) -> torch.Tensor:
+def train_step(model: nn.Module, optimizer: Any, images: Tensor, labels: Tensor, batch_size: int) -> Tensor:
     """A step on this rank's images (B, features) and labels (B,). `batch_size`: the B of all ranks, added up.
 
-    Returns this rank's sum of losses, divided by `batch_size`. Over all ranks these add up to the mean loss. So the
-    gradients are only added up, and B may differ from rank to rank.
+    Returns this rank's sum of losses, divided by `batch_size`. Over all ranks these add up to the mean loss.
     """
     optimizer.zero_grad()
     loss = F.cross_entropy(model(images), labels, reduction="sum") / batch_size

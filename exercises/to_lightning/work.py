@@ -60,10 +60,7 @@ class Classifier(pl.LightningModule):
 
 
 class Data(pl.LightningDataModule):
-    """Shares of the training and test examples, for each of the processes that the Trainer has started.
-
-    `batch_size`: of all processes together.
-    """
+    """The examples for each process that the Trainer has started. `batch_size`: of all processes together."""
 
     def __init__(self, training: TensorDataset, testing: TensorDataset, batch_size: int) -> None:
         super().__init__()

@@ -1,5 +1,3 @@
-"""Checks of tracking."""
-
 from unittest import mock
 
 import pytest
@@ -9,7 +7,7 @@ import torch.nn.functional as F
 from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from exercises.conftest import largest_difference
+from exercises.conftest import largest_difference, train_alone
 
 CPU = torch.device("cpu")
 
@@ -34,7 +32,6 @@ class Recorder(Logger):
 
 
 def join():
-    dist.init_process_group("gloo")
     return dist.get_rank(), Recorder() if dist.get_rank() == 0 else None
 
 
@@ -57,43 +54,28 @@ def test_begin(work):
     assert found is None, f"begin() returns {found} on rank 1: how does the caller find out whether it is to log?"
 
 
-def test_step_axis(work, ranks):
-    """the steps are counted from the beginning of the training"""
-
-    def check():
-        # Every how many steps, the steps before, the steps that are added, and the steps of the entries.
-        axes = (4, 0, 9, [4, 8, 9]), (4, 10, 9, [12, 16, 19]), (5, 23, 3, [25, 26]), (10, 4, 3, [7]), (5, 40, 0, [])
-        _, logger = join()
-        for every, first, count, wanted in axes:
-            logger.rows.clear()
-            log = work.LossLog(logger, every, first, CPU)
-            for _ in range(count):
-                log.add(torch.ones(1), 0.5)
-            log.flush()
-            log.flush()
-            hint = f"steps {first + 1} to {first + count}, every {every}, then flush() twice: when is there an entry?"
-            assert [step for name, step, _ in logger.rows if name == "train/loss"] == wanted, hint
-
-    ranks(check, 1)
-
-
 def test_global_loss(work, ranks):
-    """the loss is the mean over the examples of all processes"""
+    """the loss is the mean over the examples of all processes, at the steps since the training began"""
     # Examples of each rank in each step. Rank 1 has none in the last entry.
     counts = (4, 4, 3), (4, 4, 4), (1, 7, 0), (5, 2, 2), (0, 0, 6), (3, 1, 0), (2, 0, 2)
     losses = [[torch.rand(count) + 5 * rank + step for rank, count in enumerate(counts[step])] for step in range(7)]
 
     def check():
         rank, logger = join()
-        log = work.LossLog(logger, 3, 0, CPU)
-        for step, shares in enumerate(losses, start=1):
+        log = work.LossLog(logger, 3, 10, CPU)
+        for step, shares in enumerate(losses, start=11):
             log.add(shares[rank].requires_grad_(), 0.5 / step)
+            if step in (12, 17):
+                log.flush()  # right after an entry it does nothing
         log.flush()
         dist.barrier()
         assert not log.totals.requires_grad, "the totals hold on to each step's graph: what keeps it in memory?"
         if logger:
-            entries = {3: losses[:3], 6: losses[3:6], 7: losses[6:]}
-            wanted = {end: torch.cat(sum(shares, [])).mean().item() for end, shares in entries.items()}
+            steps = [step for name, step, _ in logger.rows if name == "train/loss"]
+            hint = "steps 11 to 17, every 3, with flush() after 12, and twice after 17: when is there an entry?"
+            assert steps == [12, 15, 17], hint
+            parts = {12: losses[:2], 15: losses[2:5], 17: losses[5:]}
+            wanted = {end: torch.cat(sum(shares, [])).mean().item() for end, shares in parts.items()}
             hint = "means of 3 processes, every 3 steps: how many examples has each, and what do the totals hold after?"
             assert values(logger.rows, "train/loss") == pytest.approx(wanted), hint
             rates = values(logger.rows, "train/learning_rate")
@@ -126,11 +108,9 @@ def test_epoch(work, ranks):
         wanted = {1: 0.8, 2: 0.4, 3: 0.2}
         found = values(logger.rows, "train/learning_rate")
         assert found == pytest.approx(wanted), "the rate of each step: when is it this step's?"
-        for (images, labels), rate in zip(batches, wanted.values()):
-            other.zero_grad()
-            F.cross_entropy(other(images), labels).backward()
-            torch.optim.SGD(other.parameters(), lr=rate).step()
-        away = largest_difference(*([weight.detach() for weight in one.parameters()] for one in (model, other)))
+        for batch, rate in zip(batches, wanted.values()):
+            train_alone(other, torch.optim.SGD(other.parameters(), lr=rate), [batch])
+        away = largest_difference(model.parameters(), other.parameters())
         assert away < 1e-12, f"a weight is {away:.1e} from a training's without log: which steps, in which order?"
 
     ranks(check, 1)

@@ -13,12 +13,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn  # before a group is made; see exercises/PT_CNN_MultiGPU.py
 import torch.nn.functional as F
-
-# Or TensorBoardLogger, WandbLogger, MLFlowLogger: they have the same three calls, log_hyperparams(dictionary),
-# log_metrics(dictionary, step) and finalize(status).
 from lightning.pytorch.loggers import CSVLogger, Logger
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from exercises.data import load_examples
@@ -47,10 +46,7 @@ def begin(
 
 
 class LossLog:
-    """Logs the training's loss and learning rate, each time the number of steps is a multiple of `every`.
-
-    It also logs them when flush() is called.
-    """
+    """Logs the training's loss and learning rate when the number of steps is a multiple of `every`, and at flush()."""
 
     def __init__(self, logger: Logger | None, every: int, step: int, device: torch.device) -> None:
         self.logger, self.every = logger, every
@@ -63,8 +59,8 @@ class LossLog:
     def add(self, losses: torch.Tensor, rate: float) -> None:
         """Called after each step of the optimizer, in all processes.
 
-        losses: (B,), of the examples of this process. Processes may have different numbers of examples. Some may have
-        none, but not all. The losses may have a graph; the log keeps no graph in memory.
+        losses: (B,), of this process's examples. B may differ. Some processes may have none, but not all. The losses
+        may have a graph; the log keeps no graph in memory.
         rate: the learning rate that this step has used.
         """
         # Gap 2: add up on the device, count the step, and flush if it is time. Do not fetch a number (item()) in each
@@ -100,11 +96,7 @@ class LossLog:
 
 
 def train_epoch(
-    model: nn.Module,
-    batches: Iterable[Batch],
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    log: LossLog,
+    model: nn.Module, batches: Iterable[Batch], optimizer: Optimizer, schedule: LRScheduler, log: LossLog
 ) -> None:
     """A step of the optimizer, and one of the schedule, for each batch."""
     model.train()
@@ -125,8 +117,7 @@ def train_epoch(
 def log_test(logger: Logger | None, logits: torch.Tensor, labels: torch.Tensor, step: int) -> None:
     """Logs "test/loss" and "test/accuracy" over the examples of all processes, after `step` steps of training.
 
-    logits: (B, classes), labels: (B,), of this process's examples. Processes may have different numbers of examples.
-    Some may have none, but not all.
+    logits: (B, classes), labels: (B,), of this process's examples. B may differ. Some processes may have none, not all.
     """
     # Gap 5
     ### BEGIN SOLUTION
@@ -182,9 +173,8 @@ def print_metrics(path: Path) -> None:
 
 def main() -> None:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    dist.init_process_group(
-        "gloo", **({} if world_size > 1 else {"store": dist.HashStore(), "rank": 0, "world_size": 1})
-    )
+    alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # without torchrun
+    dist.init_process_group("gloo", **({} if world_size > 1 else alone))
     data = load_examples()
     examples = TensorDataset(torch.from_numpy(data.train_images), torch.from_numpy(data.train_labels))
     sampler = DistributedSampler(examples, world_size, rank, shuffle=True, seed=SEED)
@@ -196,7 +186,7 @@ def main() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(loader))
+    schedule = CosineAnnealingLR(optimizer, EPOCHS * len(loader))
     settings: dict[str, object] = {"seed": SEED, "learning_rate": LEARNING_RATE, "epochs": EPOCHS}
 
     def train(run: int, epochs: range, step: int) -> int:

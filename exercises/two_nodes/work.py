@@ -17,9 +17,8 @@ import torch.distributed as dist
 
 PORTS = range(20000, 30000)  # the ports that a job may use
 
+
 # --- What a process is told ---
-
-
 class Place(NamedTuple):
     rank: int  # of the process in the whole job
     local_rank: int  # of the process on its node
@@ -67,8 +66,6 @@ def torch_variables(slurm: Mapping[str, str]) -> dict[str, str]:
 
 
 # --- What a process does ---
-
-
 def device_of(place: Place, gpus: int) -> torch.device:
     """The device of a process that sees `gpus` GPUs. Without a GPU it takes the CPU.
 
@@ -94,8 +91,7 @@ def share_of(place: Place, length: int) -> list[int]:
 def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
     """Calls `download()` once for each folder. When it returns in any process, the data of all nodes are there.
 
-    If `shared`, all nodes see the same folder; else each node has its own folder. Any process that sees a folder can
-    download to it. All processes call this function.
+    If `shared`, all nodes see one folder; else each has its own. Any process that sees a folder can download to it.
     """
     # Gap 6: which process downloads, and which processes wait?
     ### BEGIN SOLUTION
@@ -106,8 +102,6 @@ def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
 
 
 # --- A sum in two levels ---
-
-
 class Groups(NamedTuple):
     leader: int  # the smallest rank on this process's node
     node: dist.ProcessGroup  # the processes of its node
@@ -128,10 +122,7 @@ def make_groups(nodes: list[int]) -> Groups:
 
 
 def sum_in_two_levels(tensor: torch.Tensor, groups: Groups) -> None:
-    """Puts the sum over all processes into `tensor`, as dist.all_reduce(tensor) does, in every process.
-
-    Only the leaders exchange data with other nodes.
-    """
+    """As dist.all_reduce(tensor): puts the sum into `tensor`. But only the leaders exchange data with other nodes."""
     # Gap 8: exchange data on each node, between the leaders, and on each node again.
     ### BEGIN SOLUTION
     dist.reduce(tensor, groups.leader, group=groups.node)
@@ -142,14 +133,11 @@ def sum_in_two_levels(tensor: torch.Tensor, groups: Groups) -> None:
 
 
 # --- What crosses between the nodes, and how long it takes ---
-
-
 def ring_bytes(num_bytes: float, processes: int) -> float:
     """The bytes that each process sends in a ring all-reduce of `num_bytes`.
 
-    Patarasuk and Yuan (2009): the tensor is cut into as many pieces as there are processes. In each round each process
-    sends one piece to the next process. After processes - 1 rounds the sum of each piece is in one process. After as
-    many rounds again it is in all.
+    Patarasuk and Yuan (2009): the tensor is cut into a piece for each process. In each round each process sends one
+    piece to the next. After processes - 1 rounds the sum of each piece is in one process; after as many again in all.
     """
     return 2 * (processes - 1) * num_bytes / processes
 
@@ -168,17 +156,14 @@ def reduce_seconds(num_bytes: float, processes: int, bandwidth: float, latency: 
 def efficiency(compute: float, reduce: float, parts: int) -> tuple[float, float]:
     """The smallest and the largest share of the time in which the devices compute.
 
-    A step computes `parts` parts, each in `compute` seconds, and reduces the gradients once, in `reduce` seconds.
-    Smallest: the reduction begins when the computation ends. Largest: both begin at the same time, and the step ends
-    when both have ended.
+    A step computes `parts` parts, each in `compute` seconds, and reduces the gradients once, in `reduce` seconds: after
+    the computation (smallest), or at the same time (largest), so that the step ends when both have ended.
     """
     computing = parts * compute
     return computing / (computing + reduce), computing / max(computing, reduce)
 
 
 # --- The program ---
-
-
 def my_place() -> Place:
     """From the variables of torchrun, or else from Slurm's. If MASTER_ADDR is set already, it stays."""
     if "RANK" not in os.environ:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import needs_slurm, run
-from printed import accuracies
+from test_programs import accuracies
 
 pytestmark = [pytest.mark.xdist_group("slurm"), needs_slurm]  # all of them share one cluster
 BIN = Path(sys.executable).parent

@@ -13,10 +13,9 @@ QUICK = ("sampler", "scaling")
 
 def variants():
     for name in ACTIVITIES:
-        path = FOLDER / name / "variants.yaml"
-        for kind, entries in yaml.safe_load(path.read_text() if path.exists() else "{}").items():
+        marks = () if name in QUICK else pytest.mark.slow
+        for kind, entries in yaml.safe_load((FOLDER / name / "variants.yaml").read_text()).items():
             for entry in entries:
-                marks = () if name in QUICK else pytest.mark.slow
                 yield pytest.param(name, kind, entry, id=f"{name}-{entry['name']}", marks=marks)
 
 
