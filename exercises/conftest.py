@@ -92,11 +92,12 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[
                 sys.exit(1)
 
         processes = multiprocessing.start_processes(start, (), world_size, join=False, start_method="fork")
-        end = time.monotonic() + seconds * load_factor()
+        limit = seconds * load_factor()
+        end = time.monotonic() + limit
         try:
             while not processes.join(max(0.0, end - time.monotonic()), grace_period=1):
                 if time.monotonic() > end:
-                    pytest.fail(f"not done after {seconds:g} s: one process waits for another", pytrace=False)
+                    pytest.fail(f"not done after {limit:.0f} s: one process waits for another", pytrace=False)
         except multiprocessing.ProcessExitedException as error:
             failed = sorted(folder.glob("*.error"), key=lambda path: path.stat().st_mtime_ns)
             seen = failed[0].read_text(encoding="utf-8") if failed else f"rank {error.error_index}: {error}"
@@ -162,7 +163,7 @@ def described(error: BaseException, file: str) -> str:
         return f"the file is not valid Python: line {error.lineno}: {error.msg}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f"line {lines[-1]}, `{linecache.getline(file, lines[-1]).strip()}`: " if lines else ""
-    return f"{where}{type(error).__name__}: {str(error).strip()[:300]}"
+    return f"{where}{type(error).__name__}: {str(error).strip()[:300]}".rstrip(": ")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -184,5 +185,5 @@ def pytest_report_teststatus(report: Any, config: pytest.Config) -> tuple[str, s
         again = report.seen in config.stash.setdefault(SHOWN, [])
         lines += ["          as above"] if again else [f"          {line}" for line in report.seen.splitlines()]
         config.stash[SHOWN].append(report.seen)
-    text = "".join(f"{textwrap.fill(line, 80, subsequent_indent=' ' * 12)}\n" for line in lines)
+    text = "".join(f"{textwrap.fill(line, 80, subsequent_indent=' ' * 12, break_on_hyphens=False)}\n" for line in lines)
     return "brief", text, status  # in no summary

@@ -68,18 +68,17 @@ def test_one_reduction(work, ranks):
     """two processes reduce once a step, and train as one"""
 
     def check():
-        (network, optimizer), counts = make_model(), []
+        (network, optimizer), losses, counts = make_model(), [], []
         images, labels = (whole[dist.get_rank() :: 2] for whole in make_batch(20))
         wanted = F.cross_entropy(network(images), labels).item()
         model = DistributedDataParallel(network)
         model.register_comm_hook(None, allreduce_hook)  # DDP then calls dist.all_reduce
         with mock.patch("torch.distributed.all_reduce", wraps=dist.all_reduce) as reduce:
-            loss = work.train_step(model, optimizer, images, labels, 4)
-            counts.append(reduce.call_count)
-            work.train_step(model, optimizer, images, labels, 5)  # the last part is as large as the others
-            counts.append(reduce.call_count)
-        assert counts == [1, 2], "reductions after 1 step and after 2: which backward passes must be in the context?"
-        check_whole_steps(network, 20, "2 processes: which parts are in the gradients when they are reduced?")
-        assert loss == pytest.approx(wanted, abs=1e-12), "the mean loss of this process's batch: divided by what?"
+            for part_size in (4, 5):  # of parts of 5, the last one is as large as the others
+                losses.append(work.train_step(model, optimizer, images, labels, part_size))
+                counts.append(reduce.call_count)
+        assert counts == [1, 2], "reductions after 1 step and after 2: which forward and backward passes must reduce?"
+        check_whole_steps(network, 20, "with 2 processes, which parts are in the gradients when they are reduced?")
+        assert losses[0] == pytest.approx(wanted, abs=1e-12), "the mean loss of this process's batch: divided by what?"
 
     ranks(check, 2)

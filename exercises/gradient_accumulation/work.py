@@ -44,7 +44,7 @@ def train_step(model: nn.Module, optimizer: Optimizer, images: Tensor, labels: T
     parts = split(images, labels, part_size)
     total = 0.0
     # Gap 3: clear old gradients, call backward for each part with its share of the mean, and update the weights. Only
-    # the backward pass of the last part reduces the gradients.
+    # the passes of the last part, forward and backward, reduce the gradients.
     ### BEGIN SOLUTION
     optimizer.zero_grad()
     for number, (part_images, part_labels) in enumerate(parts, start=1):

@@ -172,11 +172,12 @@ def test_goes_on(work, ranks):
             except KeyboardInterrupt:
                 status = "killed"
             dist.barrier()  # rank 0 may remove files when the others have returned
-            told = f"save_every=5, {coming or 'no signal'}, begun with step {first}"
+            signals = ", ".join(f"{what} in step {step}" for what, step in coming.items()) or "no signal"
+            told = f"save_every=5, {signals}, begun with step {first}"
             hint = f"{told}: from which step does it go on, and after which one must all ranks end?"
             assert steps == [*range(first, end)], hint
             assert checkpoints(folder) == kept, f"{told}: after which steps is a checkpoint saved?"
-            assert status == wanted, f"{told}: the exit status: is work left?"
+            assert status == wanted, f"{told}: the exit status: which one is right when no step is left?"
             whole = whole or training
             away = apart(training, whole) if status == 0 else 0
             assert away == 0, f"{told}: the weights are {away:.1e} away from a whole training's: what does a step read?"

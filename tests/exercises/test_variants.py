@@ -8,12 +8,10 @@ from conftest import REPOSITORY, run
 
 from exercises.course import ACTIVITIES, FOLDER
 
-QUICK = ("sampler", "scaling")
-
 
 def variants():
     for name in ACTIVITIES:
-        marks = () if name in QUICK else pytest.mark.slow
+        marks = () if name in ("sampler", "scaling") else pytest.mark.slow
         for kind, entries in yaml.safe_load((FOLDER / name / "variants.yaml").read_text()).items():
             for entry in entries:
                 yield pytest.param(name, kind, entry, id=f"{name}-{entry['name']}", marks=marks)
