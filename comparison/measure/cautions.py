@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
 from comparison.measure.rounds import is_round_disturbed, other_load
-from comparison.measure.table import Row, Table
+from comparison.measure.table import MOST_OFF_THE_CLOCK, Row, Table
 from comparison.numbers import SHARE
 from comparison.plan.jobs import variant_in_brackets
 from comparison.ratios import MIN_CYCLES
 from comparison.run.load_meter import QUIETER
 from comparison.run.store import Run
 
-MOST_IN_NO_SPEED = 0.25  # of the time of a row's epochs; a warning above it
 MOST_THROTTLED = 0.01  # share of the scheduler's periods; a warning above it
 
 
@@ -165,13 +164,12 @@ def _of_rounds(part: int, whole: int) -> str:
 
 def _in_no_speed(row: Row, who: str) -> Iterator[str]:
     """Warns where much of an epoch is in no speed: a mistake, or work that should count."""
-    between, epochs = row.between_seconds, (row.training_seconds or 0.0) + (row.evaluation_seconds or 0.0)
-    if between and between > MOST_IN_NO_SPEED * (between + epochs):
+    if row.share_off_the_clock > MOST_OFF_THE_CLOCK:
         yield (
-            f"{who}: {between / (between + epochs):{SHARE}} of the time of its epochs is in neither training nor"
+            f"{who}: {row.share_off_the_clock:{SHARE}} of the time of its epochs is in neither training nor"
             " evaluation, and not in any speed; if that is training work, this row's images/s are too high"
         )
-    if (row.stalled or 0.0) > MOST_IN_NO_SPEED:
+    if (row.stalled or 0.0) > MOST_OFF_THE_CLOCK:
         yield (
             f"{who}: stalls take {row.stalled:{SHARE}} of its turns' time, and are not in any speed: some turns last"
             " much longer than usual, though no other program was seen; --turns never measures the speed with stalls"

@@ -63,6 +63,7 @@ from comparison.run.store import Reach, RoundKey, Run
 Status = Literal[
     "ok", "failed", "some failed", "different training", "different evaluation", "not proved", "does not learn"
 ]
+MOST_OFF_THE_CLOCK = 0.25  # of the time of a row's epochs: above it there is a warning
 DIFFERENT: tuple[Status, ...] = ("different training", "different evaluation")
 # The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not on the terminal:
 ROW_TABLES = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
@@ -345,6 +346,12 @@ class Row:
         own, first = warmup_steps(self.runs[0]), warmup_steps(reference.runs[0])
         if own != first and not rows_have_turns(reference, self):
             notes.append(f"no ratio is given: its clock starts after step {own}, and {reference.title}'s after {first}")
+        if self._is_off_the_clock:
+            share, of_first = (f"{row.share_off_the_clock:{SHARE}}" for row in (self, reference))
+            where = "is in neither training nor evaluation"
+            notes.append(
+                f"no ratio is given: {share} of the time of its epochs {where}, {of_first} of {reference.title}'s"
+            )
         if skipped := _largest(result.skipped_steps for result in self.results):
             notes.append(f"loss scaling skipped {skipped} of {self.results[0].num_steps} steps")
         if gone_on := sum(result.resumed_from is not None for result in self.results):
@@ -397,8 +404,20 @@ class Row:
 
     @cached_property
     def _has_no_ratio(self) -> bool:
-        """For a row that may train differently; for all rows if the reference does."""
-        return self.status in (*DIFFERENT, "not proved")
+        """For a row that may train differently or off the clock; for all rows if the reference trains differently."""
+        return self.status in (*DIFFERENT, "not proved") or self._is_off_the_clock
+
+    @cached_property
+    def share_off_the_clock(self) -> float:
+        """Of the time of the typical run's epochs: the share that is neither training nor evaluation, in no speed."""
+        between, *counted = (self.phases.get(phase, 0.0) for phase in ("between", "training", "evaluation"))
+        return between / (between + sum(counted)) if between else 0.0
+
+    @cached_property
+    def _is_off_the_clock(self) -> bool:
+        """Whether so much more of its time is in no speed than of the first row's that the speeds can't be compared."""
+        first = self.in_table.reference
+        return first is not None and abs(self.share_off_the_clock - first.share_off_the_clock) > MOST_OFF_THE_CLOCK
 
     @cached_property
     def _ratio(self) -> tuple[Ratio | None, int]:

@@ -33,6 +33,14 @@ def test_work_in_no_speed_is_reported(tmp_path, between, count):
     for line in found:
         assert "38% of the time of its epochs is in neither training nor evaluation, and not in any speed" in line
 
+    def make(job):
+        return steady(job, changes={"phase_seconds": phases} if job.implementation == "pt" else {})
+
+    first, other = comparison(tmp_path / "one", make, implementations=["tf", "pt"], repeats=5).rows
+    assert (other.ratio is None) == (count > 0) and first.status == other.status == "ok"
+    note = "no ratio is given: 38% of the time of its epochs is in neither training nor evaluation, 0% of TensorFlow's"
+    assert (note in (other.note or "")) == (count > 0)
+
 
 def test_one_round_is_said_to_be_one(tmp_path):
     (line,) = warnings(tmp_path, repeats=1)
