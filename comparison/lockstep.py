@@ -185,9 +185,11 @@ def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, m
         ]
         faults = []
         for name in names:
-            one, two = reference[name], other.get(name)
-            if two is None or one.shape != two.shape:
-                faults.append(f"{name} has shape {one.shape} and {None if two is None else two.shape}")
+            if name not in other:  # a layer that could not be watched there
+                continue
+            one, two = reference[name], other[name]
+            if one.shape != two.shape:
+                faults.append(f"{name} has shape {one.shape} and {two.shape}")
                 continue
             difference = np.abs(one - two).max() / max(np.abs(one).max(), np.finfo(one.dtype).tiny)
             if not difference <= tolerance:
@@ -196,7 +198,12 @@ def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, m
             suspects = _suspects_of_input(reference.get(of_layer[INPUT]), other.get(of_layer[INPUT]), tolerance)
             return f"first batch: the network's {faults[0].partition('.')[2]}: suspect {suspects}"
         if faults and kind == "activation":
-            return f"first batch: {faults[0]}, the layers before it agree: suspect that layer"
+            layer = faults[0].split()[0].partition(".")[2]
+            unseen = [
+                name for name in layers[: layers.index(layer)] if of_layer[name] not in reference.keys() & other.keys()
+            ]
+            or_these = f", or {', '.join(unseen)}, which could not be watched" if unseen else ""
+            return f"first batch: {faults[0]}, the layers before it agree: suspect that layer{or_these}"
         if faults:
             return f"first batch: all activations agree, but {'; '.join(faults)}: suspect the loss or the backward pass"
     return None

@@ -12,7 +12,8 @@ from torch import nn
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.batches import EVAL_BATCH_SIZE
-from common.spec.networks import NetworkSpec, Weights
+from common.spec.layers import Conv, Dense
+from common.spec.networks import LAYERS, NetworkSpec, Weights
 from pt_impl.data import Batch, Normalise
 from pt_impl.networks import make_network
 from pt_impl.precision import make_autocast
@@ -90,8 +91,10 @@ def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, l
         images = inputs[0][0] if spec.drops else inputs[0]
         outputs["input"] = images.detach().to(dtype, copy=True).cpu().numpy().transpose(0, 2, 3, 1)
 
-    # A layer's ReLU is a part of the layer.
-    watched = {name: modules.get(f"{name}_relu", modules[name]) for name in spec.activations}
+    # A layer's ReLU is a part of the layer. A layer whose output is that of no module, as of F.relu, is not watched.
+    with_relu = {layer.name for layer in LAYERS[spec.name] if isinstance(layer, Conv | Dense) and layer.relu}
+    modules_of = {name: f"{name}_relu" if name in with_relu else name for name in spec.activations}
+    watched = {name: modules[module] for name, module in modules_of.items() if module in modules}
     hooks = [module.register_forward_hook(hook(name)) for name, module in watched.items()]
     return outputs, [network.register_forward_pre_hook(keep_input), *hooks]
 

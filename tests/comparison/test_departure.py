@@ -41,3 +41,17 @@ def test_inputs_that_differ_by_one_amount_are_of_another_type(tmp_path):
     assert "suspect an integer type such as int8 for uint8: " in find_departure(first, other, 1e-10)
     write_safetensors(other / "first_batch.safetensors", {"activation.input": (images[::-1] - 33.0) / 78})
     assert "suspect the examples of the batch, their normalisation" in find_departure(first, other, 1e-10)
+
+
+def test_layers_that_could_not_be_watched_are_not_compared(tmp_path):
+    made = (comparison(tmp_path / name, implementations=["pt"], verify="never") for name in "ab")
+    first, other = (summary.runs[0].run_dir for summary in made)
+    arrays = {f"activation.{name}": np.ones((4, 2)) for name in ("input", "conv1", "conv2", "dense1")}
+    write_safetensors(first / "first_batch.safetensors", arrays)
+    del arrays["activation.conv1"]
+    write_safetensors(other / "first_batch.safetensors", arrays | {"activation.conv2": np.full((4, 2), 1.5)})
+    found = find_departure(first, other, 1e-10)
+    assert found.startswith(
+        "first batch: activation.conv2 differs by 5.0e-01, the layers before it agree: suspect that"
+    )
+    assert "or conv1" in found and "which could not be watched" in found
