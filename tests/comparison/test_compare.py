@@ -386,6 +386,7 @@ def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     assert len(json.loads((output / "comparison.json").read_text())["commands"]) == 2
 
 
+@pytest.mark.slow
 def test_it_is_resumed_from_another_folder_and_only_on_the_same_data(project, tmp_path):
     def write_arrays(folder, level):
         folder.mkdir(parents=True)

@@ -6,6 +6,7 @@ import sys
 import pytest
 from conftest import REPOSITORY, changed_code, run
 
+pytestmark = pytest.mark.xdist_group("new option")  # all of them share one program
 PLACE = "    batch_size: int = option("
 ADDED = """\
     mixup: float = option("regularisation", 0.0, ge=0, lt=1, description="blend each image with another one")

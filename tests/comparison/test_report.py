@@ -257,6 +257,7 @@ def test_a_pointer_reads_all_lines_at_once(browser, simple):
     page.close()
 
 
+@pytest.mark.slow
 def test_a_legend_switches_rows(browser, simple):
     page = opened(browser, simple, 1400)
     scrolled_through(page)
@@ -333,6 +334,7 @@ def test_the_verdict_is_on_the_first_screen_of_a_phone(browser, simple):
     page.close()
 
 
+@pytest.mark.slow
 def test_a_heading_sorts_the_table_to_decide_by(browser, simple):
     page = opened(browser, simple, 1400)
     names = page.locator(".sortable tbody th")

@@ -11,7 +11,7 @@ from exercises.course import ACTIVITIES, FOLDER
 
 def variants():
     for name in ACTIVITIES:
-        marks = () if name in ("sampler", "scaling") else pytest.mark.slow
+        marks = () if name == "scaling" else pytest.mark.slow
         for kind, entries in yaml.safe_load((FOLDER / name / "variants.yaml").read_text()).items():
             for entry in entries:
                 yield pytest.param(name, kind, entry, id=f"{name}-{entry['name']}", marks=marks)

@@ -140,6 +140,7 @@ def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, implementati
         assert status == 128 + number and lines == [f"{program}: ended by {ended}"]
 
 
+@pytest.mark.slow
 def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
     """They then wait for each other in compiled code that keeps Python's lock, so no thread could end them."""
     command = (sys.executable, "-m", "pt_impl", "--devices", 2, *CPU, "--run-dir", tmp_path / "r")

@@ -53,11 +53,13 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
 SHORTER = (*SHORT, "--mode", "tuned", "--max-steps", 6)
 
 
+@pytest.mark.slow
 def test_jax_compiles_a_step_once(tmp_path):
     done = run(*program_of("jax"), *SHORTER, "--run-dir", tmp_path / "r", JAX_LOG_COMPILES="1")
     assert done.stderr.count("Finished XLA compilation of jit(step_of)") == 1
 
 
+@pytest.mark.slow
 def test_tensorflow_traces_a_step_once(tmp_path):
     code = """
 import sys

@@ -207,6 +207,7 @@ def kept(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_the_states_of_a_difference_are_kept_and_the_place_is_named(kept, tmp_path):
     wrong = {
         "suspect the gradients of conv2": ("slots.velocity.conv2.kernel", 0.01),

@@ -83,7 +83,7 @@ def test_a_step_that_overflows_is_skipped_and_counted(runs, implementation, mode
     assert np.allclose(*first_losses(reference, other, steps=20), rtol=0.05, atol=0.05)
 
 
-@pytest.mark.quick("keras-tuned")
+@pytest.mark.slow
 @pytest.mark.xdist_group("settings")
 @pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("keras", "tuned"), ("ptl", "plain")])
 def test_adam_does_not_count_a_step_that_is_skipped(runs, implementation, mode):

@@ -198,7 +198,7 @@ def test_a_limit_set_by_the_user_is_kept_and_reported(machine, monkeypatch, tmp_
     assert result.processor_note == "instructions up to AVX512_CORE (ONEDNN_MAX_CPU_ISA), as set in the environment"
 
 
-@pytest.mark.quick("pt-1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("implementation", "devices"), [("tf", 1), ("keras", 1), ("pt", 1), ("pt", 2), ("ptl", 2)])
 def test_a_run_uses_the_highest_instructions_that_work(machine, tmp_path, implementation, devices):
     machine.ends(dict.fromkeys(["", *LIMITS[:2]], -SIGILL))

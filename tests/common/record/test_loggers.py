@@ -63,6 +63,7 @@ def check_numbers(folder, numbers, **tolerance):
     assert min(numbers["epoch/images_per_second"].values()) > 0
 
 
+@pytest.mark.slow
 def test_tensorboard(run):
     found = read("tensorboard", run / "r" / "tensorboard")
     check_numbers(run, found["numbers"], rel=1e-6)  # float32
@@ -71,6 +72,7 @@ def test_tensorboard(run):
     assert found["numbers"]["test_accuracy"]["10"] == pytest.approx(result.test_accuracy)
 
 
+@pytest.mark.slow
 def test_wandb(run):
     found = read("wandb", run / "r")
     check_numbers(run, found["numbers"])
