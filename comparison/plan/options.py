@@ -230,10 +230,10 @@ class CompareConfig(TrainingOptions):
 
     def with_absolute_paths(self, names: Collection[str]) -> "CompareConfig":
         """These options with the paths in the fields `names` made absolute: a comparison is resumed from anywhere."""
-        python = [item.partition("=") for item in self.python]
+        python = [(item, *item.partition("=")) for item in self.python]
         absolute = {
             "data_dir": self.data_dir.absolute(),
-            "python": [f"{name}={Path(path).absolute() if os.sep in path else path}" for name, _, path in python],
+            "python": [f"{name}={Path(path).absolute()}" if os.sep in path else item for item, name, _, path in python],
         }
         return self.model_copy(update={name: absolute[name] for name in absolute if name in names})
 
