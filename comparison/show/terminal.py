@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as TextTable
 
@@ -33,8 +34,7 @@ def print_tables(console: Console, summary: Summary) -> None:
                 console.print(line)
             if table.first_result:
                 for cells in row_tables(table.rows, details=False):
-                    console.print()
-                    console.print(_grid(cells, table.rows, "framework"))
+                    _print_grid(console, cells, table.rows, "framework")
         if any(table.first_result for table in summary.tables):
             console.print()
             console.print(about_main(summary.request.options.modes), style="dim")
@@ -60,8 +60,7 @@ def _print_study(console: Console, summary: Summary, study: Study) -> None:
     for line in what_was_swept(summary):
         console.print(line)
     for cells in study_tables(study):
-        console.print()
-        console.print(_grid(cells, [row.row for row in study.rows], study.option))
+        _print_grid(console, cells, [row.row for row in study.rows], study.option)
     console.print()
     console.print("the tables of each variant are in report.html and results.md", style="dim")
 
@@ -74,6 +73,21 @@ def _print_remark(console: Console, line: str) -> None:
         return
     for number, part in enumerate(console.render_str(line).wrap(console, console.width - 2)):
         console.print(Padding(part, (0, 0, 0, 2 * (number > 0))), style=style)
+
+
+def _print_grid(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str) -> None:
+    """Prints a table, in parts of as many columns as fit beside each other."""
+    unbounded = console.options.update(width=10**4)
+    while len(cells.columns):
+        count = len(cells.columns)
+        while (
+            count > 1
+            and Measurement.get(console, unbounded, _grid(cells.iloc[:, :count], rows, what)).maximum > console.width
+        ):
+            count -= 1
+        console.print()
+        console.print(_grid(cells.iloc[:, :count], rows, what))
+        cells = cells.iloc[:, count:]
 
 
 def _grid(cells: pd.DataFrame, rows: Sequence[Row], what: str) -> TextTable:

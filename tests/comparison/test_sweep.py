@@ -1,10 +1,14 @@
+import io
+
 import pytest
 from made_up import MadeUp, comparison
+from rich.console import Console
 
 from comparison.measure.sweep import make_sweep_study
 from comparison.measure.table import paired_runs
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.sentences import study_conclusions
+from comparison.show.terminal import print_tables
 
 
 def test_speed_up_and_efficiency_are_from_pairs_with_the_fewest_devices(tmp_path):
@@ -144,3 +148,13 @@ def test_a_sweep_is_reported_in_sentences(tmp_path):
         f"PyTorch: fastest with batch-size 32 (1,500 images/s), slowest with 16 (1,000); {ends}",
         "highest median speed: PyTorch with batch-size 16; TensorFlow with batch-size 32",
     ]
+
+
+def test_columns_that_do_not_fit_beside_the_others_stand_below(tmp_path):
+    summary = comparison(tmp_path, sweep=["devices=1,2"], scaling="strong", repeats=3)
+    console = Console(width=60, file=io.StringIO())
+    print_tables(console, summary)
+    text = console.file.getvalue()
+    assert "speed-up" in text and "efficiency" in text and "interval" in text
+    table = text[text.index("images/s") : text.index("the tables of each variant")]
+    assert max(map(len, table.splitlines())) <= 60 and "…" not in table
