@@ -168,12 +168,13 @@ def learning_conclusions(table: Table) -> list[str]:
 
 
 def speed_conclusions(table: Table) -> list[str]:
-    """Which row of each mode is the fastest, what tuning gains, and why a speed was not measured."""
+    """Which row is the fastest, in all modes and in each; what the next mode gains; why a speed was not measured."""
     good = [row for row in table.rows if row.is_comparable and row.images_per_second]
     lines: list[str] = []
     unmeasured = [row for row in table.rows if row.runs and not row.images_per_second]
     if why := why_not_measured(unmeasured):
         lines.append(f"{', '.join(row.title for row in unmeasured)}: speed not measured: {why}")
+    lines += _fastest_of_all(good)
     for mode in MODES:
         lines += _fastest([row for row in good if row.mode == mode])
     return lines + [sentence for row in good for other in good if (sentence := _gain(row, other))]
@@ -201,6 +202,20 @@ def proof_conclusions(table: Table) -> list[str]:
 def accuracy_conclusions(table: Table) -> list[str]:
     """Which accuracies differ from the first row's by more than chance explains."""
     return [row.other_accuracy for row in table.rows if row.other_accuracy]
+
+
+def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
+    """Compares the fastest row of several modes with the fastest one of another framework."""
+    if len({row.mode for row in rows}) < 2:
+        return
+    first, *others = sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
+    if other := next((row for row in others if row.implementation != first.implementation), None):
+        ratio, num_rounds = speed_ratio(other, first)
+        if ratio:
+            words = _times(first.title, other.title, ratio, num_rounds)
+            if ratio.verdict == "faster":
+                words = words.replace(" trained ", ", the fastest row, trained ", 1)
+            yield f"{words}, the fastest of the other frameworks"
 
 
 def _fastest(rows: Sequence[Row]) -> Iterator[str]:
