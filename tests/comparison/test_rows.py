@@ -278,8 +278,8 @@ def test_the_conclusions_are_sentences(tmp_path):
     both = {"mode": ["plain", "tuned"], "repeats": 4}
     summary = comparison(tmp_path / "both", make, **both)
     assert conclusions(summary.tables[0]) == [
-        "PyTorch tuned, the fastest row, trained 1.03 times as fast as Lightning tuned (1.03 to 1.03), the fastest of the"
-        " other frameworks",
+        "PyTorch tuned, the fastest row, trained 1.03 times as fast as Lightning tuned (1.03 to 1.03), the fastest of"
+        " the other frameworks",
         "PyTorch plain trained 1.03 times as fast as Lightning plain (1.03 to 1.03)",
         "PyTorch plain trained 3.00 times as fast as TensorFlow plain (3.00 to 3.00)",
         "PyTorch tuned trained 1.03 times as fast as Lightning tuned (1.03 to 1.03)",
