@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal, Self
 
@@ -244,14 +244,12 @@ def steps_around_skipped(run_dirs: Iterable[Path]) -> set[int]:
     """Of the steps whose states runs in float16 have kept: those that loss scaling skipped in any run, and the next."""
     steps: set[int] = set()
     for run_dir in run_dirs:
-        experiment = with_checkpoint(Experiment.make(read_result(run_dir).config))
-        states = [
-            first_state(experiment),
-            *(_state(experiment, run_dir, step) for step in audited_state_steps(run_dir)),
-        ]
-        for before, after in pairwise(states):
-            if before.scale and after.scale and after.scale.skipped > before.scale.skipped:
-                steps |= {*range(before.step + 1, after.step + 2)}
+        with suppress(UserError):  # a state can't be read, which the run's audits say
+            experiment = with_checkpoint(Experiment.make(read_result(run_dir).config))
+            kept = (_state(experiment, run_dir, step) for step in audited_state_steps(run_dir))
+            for before, after in pairwise(chain([first_state(experiment)], kept)):
+                if before.scale and after.scale and after.scale.skipped > before.scale.skipped:
+                    steps |= {*range(before.step + 1, after.step + 2)}
     return steps
 
 
