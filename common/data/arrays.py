@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from common.data.formats import Images, Labels
+from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
 from common.platform.files import read_json_model, write_json_model
 from common.platform.processes import user_cache
@@ -125,6 +125,35 @@ def check_arrays_checksum(folder: Path) -> None:
     with suppress(OSError):  # without it, the next run computes the checksum again
         checked.parent.mkdir(parents=True, exist_ok=True)
         checked.touch()
+
+
+def write_arrays(
+    folder: Path, train: tuple[Images, Labels], test: tuple[Images, Labels], class_names: list[str]
+) -> None:
+    """Makes a data set of arrays that you have, for `--dataset arrays --data-dir FOLDER`.
+
+    Args:
+      folder: is made; must not hold a data set.
+      train, test: images, uint8 (N, H, W, C) with any number of channels; labels, integers (N,), from 0.
+      class_names: in the order of the labels; 256 at most.
+
+    Raises:
+      UserError: arrays of another type or shape, labels without a class, or a folder that holds a data set.
+    """
+    if (folder / DATASET_FILE).exists():
+        raise UserError(f"{folder}: holds a data set already; name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, (images, labels) in {"train": train, "test": test}.items():
+        if images.dtype != np.uint8 or images.ndim != 4 or not len(images):
+            raise UserError(f"{part} images: {images.dtype} {images.shape}, should be uint8 (N, H, W, C), 0 to 255")
+        np.save(array_path(folder, part, "images"), images)
+        np.save(array_path(folder, part, "labels"), np.asarray(labels, np.int64))
+    write_arrays_info(folder, class_names)
+    try:
+        read_arrays_folder(folder)
+    except UserError:
+        (folder / DATASET_FILE).unlink()
+        raise
 
 
 def write_arrays_info(folder: Path, class_names: list[str]) -> ArraysInfo:

@@ -78,7 +78,8 @@ def list_images(config: ImageFolderConfig) -> Listing:
     """Every image with its label, training images first; repeated calls return the same order."""
     source = config.images
     if not source.is_dir():
-        raise UserError(f"--images {source}: no such folder")
+        what = "is a file" if source.exists() else "no such folder"
+        raise UserError(f"--images {source}: {what}; for arrays of your own, see docs/options.md")
     if config.output.resolve().is_relative_to(source.resolve()):
         raise UserError(
             f"--output {config.output}: is inside --images {source}, as if it were a class; name a folder elsewhere"

@@ -16,7 +16,7 @@ from conftest import REPOSITORY, remount, run
 from PIL import Image
 from rich.console import Console
 
-from common.data.arrays import DATASET_FILE, array_path, check_arrays_checksum, read_arrays_folder
+from common.data.arrays import DATASET_FILE, array_path, check_arrays_checksum, read_arrays_folder, write_arrays
 from common.data.datasets import load_dataset
 from common.data.image_files import REMARKS, Remark, read_image
 from common.data.image_folder import LISTING_FILE, STATUS_FILE, UNREADABLE_FILE, convert
@@ -512,3 +512,20 @@ def test_one_class_is_no_data_set(tmp_path):
     save(tmp_path / "images" / "only" / "1.png", (0, 0, 0))
     with pytest.raises(UserError, match="1 sub-folders; each class needs one"):
         list_images(ImageFolderConfig(images=tmp_path / "images", output=tmp_path / "arrays"))
+
+
+def test_arrays_of_ones_own_become_a_data_set(tmp_path):
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (40, 9, 8, 5)).astype(np.uint8), np.arange(40) % 200
+    names = [str(number) for number in range(200)]
+    write_arrays(tmp_path / "mine", (images, labels), (images[:10], labels[:10]), names)
+    data = load_dataset(TrainConfig(dataset="arrays", data_dir=tmp_path / "mine"))
+    assert np.array_equal(data.train_images, images) and data.num_classes == 200 and len(data.test_labels) == 10
+    for wrong, words in ((images / 255, "float64 .* should be uint8"), (images[0], r"uint8 \(9, 8, 5\), should be")):
+        with pytest.raises(UserError, match=f"train images: {words}"):
+            write_arrays(tmp_path / "other", (wrong, labels), (images, labels), names)
+    with pytest.raises(UserError, match="labels from 0 to 39, but 2 classes"):
+        write_arrays(tmp_path / "other", (images, labels), (images, labels), ["a", "b"])
+    assert not (tmp_path / "other" / "dataset.json").exists()
+    with pytest.raises(UserError, match="holds a data set already"):
+        write_arrays(tmp_path / "mine", (images, labels), (images, labels), names)
