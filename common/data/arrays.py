@@ -127,9 +127,7 @@ def check_arrays_checksum(folder: Path) -> None:
         checked.touch()
 
 
-def write_arrays(
-    folder: Path, train: tuple[Images, Labels], test: tuple[Images, Labels], class_names: list[str]
-) -> None:
+def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]) -> None:
     """Makes a data set of arrays that you have, for `--dataset arrays --data-dir FOLDER`.
 
     Args:
