@@ -283,7 +283,7 @@ def test_an_interpreter_that_cannot_be_run_is_a_failed_row(project, tmp_path):
     assert [row["status"] for row in rows] == ["failed", "ok"] and "cannot be run" in rows[0]["note"]
 
 
-@pytest.mark.quick("gpus0")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gpus", "accelerator", "devices"),
     [

@@ -106,7 +106,7 @@ def test_a_training_that_diverges_ends_in_one_line(tmp_path, implementation):
     assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
 
 
-@pytest.mark.quick("pt")
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implementation):
     terminal, inside = pty.openpty()

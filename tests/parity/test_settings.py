@@ -71,7 +71,7 @@ def test_half_precision_stops_at_the_logits(runs, precision):
 
 
 @pytest.mark.xdist_group("settings")
-@pytest.mark.quick("ptl-plain")
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_a_step_that_overflows_is_skipped_and_counted(runs, implementation, mode):
