@@ -240,6 +240,7 @@ def test_damaged_states_prove_nothing_or_are_reported(kept, tmp_path):
             make_audits(copy, (1, 12, 33))
 
 
+@pytest.mark.slow
 def test_evaluations_of_other_weights_than_those_after_the_step_fail(kept, tmp_path):
     wrong = shutil.copytree(kept, tmp_path / "weights")
     more = np.linspace(0, 1e-3, 10, dtype=np.float32)

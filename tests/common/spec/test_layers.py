@@ -46,6 +46,7 @@ def test_resnet50_is_torchvisions_layer_for_layer():
     assert sum(parameter.size for parameter in trace.parameters if parameter.trainable) == 25_557_032
 
 
+@pytest.mark.slow
 def test_resnet18_is_torchvisions_but_for_its_stem():
     theirs, trace = torchvisions("resnet18"), Trace(num_classes=1000)
     assert trace.follow(LAYERS["resnet18"], (32, 32, 3)) == (1000,)

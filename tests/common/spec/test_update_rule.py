@@ -74,6 +74,7 @@ print(json.dumps([list(rates(one_cycle, steps)), list(rates(every_two_epochs, 5 
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [pytest.param(7, marks=pytest.mark.slow), 100])
 def test_schedules_are_pytorchs(steps):
     one_cycle, step = json.loads(run(sys.executable, "-c", TORCHS, steps).stdout)
