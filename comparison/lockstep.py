@@ -65,17 +65,17 @@ def find_loss_jump(
       losses: of the runs' steps.
       test_losses: step -> the test loss after it.
     """
-    largest = SUMMED * roundoff(*configs)
     differences = loss_differences(*losses)
-    for step, difference in enumerate(differences.tolist(), 1):
-        if difference > JUMP * largest:
-            return step
-        largest = max(largest, difference)
-        if all(step in of_run for of_run in test_losses):
+    # At index s: the largest until step s. Without a loop over the steps, since the tables are made after every run.
+    largest = np.fmax.accumulate([SUMMED * roundoff(*configs), *differences])
+    jumps = (np.flatnonzero(differences > JUMP * largest[:-1]) + 1)[:1].tolist()
+    for step in sorted(test_losses[0].keys() & test_losses[1].keys()):
+        if step <= len(differences):
             evaluated = float(loss_differences(*([of_run[step]] for of_run in test_losses))[0])
-            if evaluated > JUMP * largest:
-                return step
-    return None
+            if evaluated > JUMP * largest[step]:
+                jumps.append(step)
+                break
+    return min(jumps, default=None)
 
 
 def different_settings(reference: RunResult, other: RunResult, same_seed: bool = True) -> list[str]:

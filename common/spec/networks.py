@@ -239,13 +239,14 @@ SHOWN = 4  # names in a message
 
 
 def check_arrays(
-    arrays: Weights, shapes: dict[str, tuple[int, ...]], source: str, about: str = "", dtype: DTypeLike = np.float64
+    arrays: Weights, shapes: dict[str, tuple[int, ...]], source: str, about: str = "", dtype: DTypeLike | None = None
 ) -> None:
-    """Raises UserError unless `arrays` has exactly these names and shapes, with finite numbers in `dtype`.
+    """Raises UserError unless `arrays` has exactly these names and shapes, with finite numbers.
 
     Args:
       source: what the message begins with.
       about: what the message says of the names where some are missing or unexpected.
+      dtype: in which the numbers must be finite; None: in their own.
     """
     wrong = {
         "missing": [name for name in shapes if name not in arrays],
@@ -261,6 +262,6 @@ def check_arrays(
         if not np.isfinite(array).all():
             raise UserError(f"{source}: {name} contains NaN or infinity")
         with np.errstate(over="ignore"):
-            if not np.isfinite(array.astype(dtype)).all():
+            if dtype is not None and not np.isfinite(array.astype(dtype)).all():
                 largest = f"{np.abs(array).max():.1e}"
                 raise UserError(f"{source}: {name} has values up to {largest}, too large for {np.dtype(dtype)}")

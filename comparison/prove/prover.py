@@ -146,9 +146,9 @@ class Prover:
             first = firsts.get((path.parent, run.record.seed))
             if first is None or any(path in of_first for of_first in parted.values()):
                 continue
-            if judge(self.folder, run.record.variant, first.record.name, run.record.name).same is False:
+            if not (step := jump_between(first, run)):
                 continue
-            if step := jump_between(first, run):
+            if judge(self.folder, run.record.variant, first.record.name, run.record.name).same is not False:
                 parted.setdefault((path.parent, run.record.seed), {})[path] = run, step
         for key, others in parted.items():
             if not all(is_audited(path / CLOSER_DIR) for path in (self._proof_dir(firsts[key]), *others)):

@@ -212,10 +212,8 @@ def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
     if other := next((row for row in others if row.implementation != first.implementation), None):
         ratio, num_rounds = speed_ratio(other, first)
         if ratio:
-            words = _times(first.title, other.title, ratio, num_rounds)
-            if ratio.verdict == "faster":
-                words = words.replace(" trained ", ", the fastest row, trained ", 1)
-            yield f"{words}, the fastest of the other frameworks"
+            title = f"{first.title}, the fastest row," if ratio.verdict == "faster" else first.title
+            yield f"{_times(title, other.title, ratio, num_rounds)}, the fastest of the other frameworks"
 
 
 def _fastest(rows: Sequence[Row]) -> Iterator[str]:
