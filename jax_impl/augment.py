@@ -18,7 +18,7 @@ class Augment:
         self.vertical, self.horizontal, self.mirror = (word[:, None] for word in words[:3])
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """uint8 (n, H, W, C) to the same shape."""
+        """Images (n, H, W, C) to the same shape."""
         (height, width), pad = images.shape[1:3], self.augmentation.padding
         # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
         rows = jnp.arange(height) + (self.vertical * (2 * pad + 1) >> 32)

@@ -48,7 +48,7 @@ class Prepare:
         self.shift, self.scale = (jnp.asarray(array, dtype) for array in (dataset.shift, dataset.scale))
 
     def __call__(self, images: jax.Array, visits: jax.Array) -> Any:
-        """`images`: uint8 (n, H, W, C)."""
+        """`images`: as stored, (n, H, W, C)."""
         if self.augmentation:
             images = Augment(self.augmentation, visits)(images)
         images = (images.astype(self.dtype) - self.shift) * self.scale
@@ -99,7 +99,7 @@ class Batches:
         return rows[..., local_rows(rows.shape[-1], self.num_shards)]
 
     def stored(self, visits: NDArray[np.int64]) -> tuple[Images, Labels]:
-        """The images, uint8 (..., H, W, C), and labels, int64 (...), of visits (...)."""
+        """The images, (..., H, W, C), and labels, int64 (...), of visits (...)."""
         indices = positions(visits)
         return self.images[indices], self.labels[indices]
 

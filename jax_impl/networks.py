@@ -136,7 +136,7 @@ def make_network(spec: NetworkSpec, config: TrainConfig, max_pool: Pool | None =
         "resnet50": make_resnet50,
     }
     max_pool = max_pool or partial(nnx.max_pool, window_shape=(2, 2), strides=(2, 2))
-    return makers[spec.name](spec, Maker(config, max_pool))
+    return spec.maker(makers)(spec, Maker(config, max_pool))
 
 
 def make_cnn(spec: NetworkSpec, make: Maker) -> Network:

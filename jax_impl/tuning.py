@@ -48,7 +48,7 @@ def max_pool(x: jax.Array) -> jax.Array:
     return x.reshape(n, height // 2, 2, width // 2, 2, channels).max((2, 4))
 
 
-# --- The data: images stay uint8 until they are in the step, and are prepared there ---
+# --- The data: images stay as they are stored until they are in the step, and are prepared there ---
 
 
 class Resident:

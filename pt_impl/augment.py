@@ -22,7 +22,7 @@ class Augment:
         self.vertical, self.horizontal, self.mirror = (word[:, None] for word in words[:3])
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 (n, H, W, C) to the same shape."""
+        """Images (n, H, W, C) to the same shape."""
         (height, width), pad, device = images.shape[1:3], self.augmentation.padding, images.device
         # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
         rows = torch.arange(height, device=device) + (self.vertical * (2 * pad + 1) >> 32)

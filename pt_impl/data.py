@@ -24,7 +24,7 @@ Shard = tuple[torch.Tensor, int]
 
 
 class Normalise:
-    """uint8 (n, H, W, C) to the network's input, (n, C, H, W) in its precision, as ToTensor and Normalize do."""
+    """Stored images (n, H, W, C) to the network's input, (n, C, H, W), as ToTensor and Normalize do."""
 
     def __init__(self, dataset: Arrays, precision: Precision) -> None:
         self.dtype = DTYPES[precision]
@@ -44,7 +44,7 @@ class Prepare:
         self.looked_at = experiment.config.strategy != "pipeline" or rank == 0  # the second stage needs no images
 
     def __call__(self, images: torch.Tensor, visits: torch.Tensor) -> Any:
-        """`images`: uint8 (n, H, W, C)."""
+        """`images`: as stored, (n, H, W, C)."""
         if self.looked_at:
             images = self.augmented(images, visits)
         return (images, visits) if self.drops else images
@@ -60,7 +60,7 @@ class ArrayDataset(Dataset[Batch]):
     """The shared arrays, in memory or mapped from a file. Its items are whole shards, not single images."""
 
     def __init__(self, images: Images, labels: Labels, transform: Callable[..., Any]) -> None:
-        """`transform`: a function of uint8 images (n, H, W, C) and visits, see `Prepare`."""
+        """`transform`: a function of stored images (n, H, W, C) and visits, see `Prepare`."""
         self.images, self.labels, self.transform = images, labels, transform
 
     def __getitem__(self, shard: Shard) -> Batch:

@@ -26,7 +26,7 @@ def make_network(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
         "resnet18": make_resnet18,
         "resnet50": make_resnet50,
     }
-    return make[spec.name](spec, config).to(DTYPES[config.precision])
+    return spec.maker(make)(spec, config).to(DTYPES[config.precision])
 
 
 def make_cnn(spec: NetworkSpec, config: TrainConfig) -> nn.Sequential:

@@ -58,7 +58,7 @@ def compile_ahead(
 
 def blank_batch(loader: "TunedLoader", image_shape: tuple[int, ...], size: int, count: int) -> Batch:
     """A batch on the device to compile or to capture a pass with; `count`: see `Batch`."""
-    images = torch.zeros(size, *image_shape, dtype=torch.uint8, device=loader.device)
+    images = torch.zeros(size, *image_shape, dtype=loader.stored_type, device=loader.device)
     zeros = torch.zeros(size, dtype=torch.int64, device=loader.device)
     return Batch(loader.prepare(images, zeros), zeros.clone(), count)  # a network with dropout keeps its visits
 
@@ -140,7 +140,7 @@ def optimizer_options(config: TrainConfig) -> dict[str, Any]:
     return {"fused": True} if fused else {}
 
 
-# --- The data: images stay uint8 until they are on the device, and are normalised there ---
+# --- The data: images stay as they are stored until they are on the device, and are normalised there ---
 
 
 class NormaliseOnDevice(Normalise):
@@ -162,6 +162,7 @@ class ResidentLoader:
     def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, prepare: Prepare) -> None:
         self.sampler, self.prepare, self.device = sampler, prepare, prepare.normalise.shift.device
         self.images, self.labels = torch.tensor(images).to(self.device), torch.from_numpy(labels).to(self.device)
+        self.stored_type = self.images.dtype
 
     def __iter__(self) -> Iterator[Batch]:
         visits = self.sampler.visits()
@@ -179,12 +180,13 @@ class ResidentLoader:
 
 
 class StreamedLoader:
-    """A DataLoader whose batches are copied as uint8 (a quarter of the bytes) and normalised on the device."""
+    """A DataLoader whose batches are copied as stored (uint8: a quarter of the bytes) and normalised on the device."""
 
     batch_sampler = None
 
     def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, prepare: Prepare) -> None:
         self.sampler, self.prepare, self.device = sampler, prepare, prepare.normalise.shift.device
+        self.stored_type = torch.from_numpy(images[:1].copy()).dtype
         data, pinned = ArrayDataset(images, labels, lambda images, visits: (images, visits)), self.device.type == "cuda"
         self.loader = DataLoader(data, sampler=sampler, batch_size=None, pin_memory=pinned)
 

@@ -20,7 +20,7 @@ class Augment:
         self.vertical, self.horizontal, self.mirror = (word[:, None] for word in words[:3])
 
     def __call__(self, images: tf.Tensor) -> tf.Tensor:
-        """uint8 (n, H, W, C) to the same shape."""
+        """Images (n, H, W, C) to the same shape."""
         (height, width), pad = images.shape[1:3], self.augmentation.padding
         # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
         rows = tf.range(height, dtype=tf.int64) + high(self.vertical * (2 * pad + 1))

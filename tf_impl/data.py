@@ -23,7 +23,7 @@ Shard = tuple[Any, tf.Tensor, tf.Tensor]
 
 
 def normalise(images: tf.Tensor, dataset: Dataset, precision: Precision) -> tf.Tensor:
-    """uint8 (n, H, W, C) to the network's input, (n, H, W, C) in its precision."""
+    """Stored images (n, H, W, C) to the network's input, (n, H, W, C) in its precision."""
     shift, scale = (tf.cast(values, DTYPES[precision]) for values in (dataset.shift, dataset.scale))
     return (tf.cast(images, DTYPES[precision]) - shift) * scale
 
@@ -124,7 +124,7 @@ def step_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.Tenso
 
 def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
     """A function for tf.data from a shard's index to the shard; it calls Python once for a shard, not for an image."""
-    shapes, types = ([None, *shards.images.shape[1:]], [None], [], [None]), (tf.uint8, tf.int64, tf.int64, tf.int64)
+    shapes, types = ([None, *shards.images.shape[1:]], [None], [], [None]), (shards.images.dtype, *[tf.int64] * 3)
 
     def load(index: tf.Tensor) -> Shard:
         arrays = tf.numpy_function(shards.__getitem__, [index], types)

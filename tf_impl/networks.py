@@ -36,7 +36,7 @@ def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = N
         "resnet18": make_resnet18,
         "resnet50": make_resnet50,
     }
-    return make[spec.name](spec, images, config, total if config.sync_batchnorm else None)
+    return spec.maker(make)(spec, images, config, total if config.sync_batchnorm else None)
 
 
 def cross_entropy(labels: Any, logits: Any, smoothing: float) -> Any:

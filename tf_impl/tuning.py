@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.randomness import positions
@@ -21,7 +22,7 @@ from tf_impl.weights import statistics_kept
 
 SUM, Strategy = tf.distribute.ReduceOp.SUM, tf.distribute.Strategy
 
-# --- The data: images stay uint8 until they are in the step, and are normalised there ---
+# --- The data: images stay as they are stored until they are in the step, and are normalised there ---
 
 
 class Resident:
@@ -66,14 +67,14 @@ class Streamed:
         self.shards = shards
         images, labels = shards.images, shards.labels
 
-        def rows(visits: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        def rows(visits: NDArray[np.int64]) -> tuple[Images, Labels]:
             indices = positions(visits)
             return images[indices], labels[indices]  # read from the file if they are memory-mapped
 
         def gather(visits: tf.Tensor, bound: tf.Tensor) -> tuple[tf.Tensor, ...]:
             start, stop, count = tf.unstack(bound)
             visits = visits[start:stop]
-            rows_of = tf.numpy_function(rows, [visits], [tf.uint8, tf.int64])
+            rows_of = tf.numpy_function(rows, [visits], [images.dtype, tf.int64])
             return (
                 tf.ensure_shape(rows_of[0], [None, *images.shape[1:]]),
                 tf.ensure_shape(rows_of[1], [None]),
@@ -244,7 +245,10 @@ def compile_ahead(
 
         def shard_of(context: Any, sizes: Any = sizes, counts: Any = counts) -> Shard:
             replica = context.replica_id_in_sync_group
-            images, labels = tf.zeros([sizes[replica], *shape], tf.uint8), tf.zeros([sizes[replica]], tf.int64)
+            images, labels = (
+                tf.zeros([sizes[replica], *shape], shards.images.dtype),
+                tf.zeros([sizes[replica]], tf.int64),
+            )
             return shards.prepare(images, labels), labels, tf.constant(counts[replica])
 
         with statistics_kept(network):

@@ -1,6 +1,6 @@
 """Data sets of any size as memory-mapped array files: only the parts in use are loaded into memory.
 
-A folder contains `train_images.npy` and `test_images.npy`, uint8 (N, H, W, C); `train_labels.npy` and
+A folder contains `train_images.npy` and `test_images.npy`, uint8 or float32 (N, H, W, C); `train_labels.npy` and
 `test_labels.npy`, int64 (N,); and `dataset.json`, which is written last.
 """
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
@@ -23,6 +23,7 @@ from common.spec.options import MAX_SIDE, ClassNames
 
 DATASET_FILE = "dataset.json"
 SMALLEST_STD = 1e-6  # of a channel; one that is the same in all images is taken to have it
+WHITE = {"uint8": 255, "float32": 1}  # what the mean and the standard deviation of images of each type are divided by
 PIXELS_AT_A_TIME = 2**24  # pixel values that are read at a time: 16 MiB
 
 
@@ -31,7 +32,7 @@ class ArraysInfo(BaseModel):
 
     Attributes:
       class_names: names of the classes, in the order of the labels.
-      mean, std: mean and standard deviation of each channel over the training images, divided by 255.
+      mean, std: mean and standard deviation of each channel over the training images; those of uint8 divided by 255.
       sha256: hex digest over dtypes, shapes and bytes of the four arrays.
     """
 
@@ -39,8 +40,8 @@ class ArraysInfo(BaseModel):
 
     schema_version: Literal[1] = 1
     class_names: ClassNames
-    mean: list[Annotated[float, Field(ge=0, le=1)]]
-    std: list[Annotated[float, Field(ge=SMALLEST_STD, le=1)]]
+    mean: list[FiniteFloat]
+    std: list[Annotated[FiniteFloat, Field(ge=SMALLEST_STD)]]
     sha256: str
 
 
@@ -66,11 +67,7 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
     splits = []
     for part in ("train", "test"):
         images, labels = (open_array(array_path(folder, part, kind)) for kind in ("images", "labels"))
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != len(info.mean) or not len(images):
-            raise UserError(
-                f"{array_path(folder, part, 'images')}: {images.dtype} {images.shape}, should be uint8"
-                f" (N, H, W, {len(info.mean)})"
-            )
+        _check_images(images, str(array_path(folder, part, "images")), str(len(info.mean)))
         if len(info.mean) != len(info.std):
             raise UserError(f"{folder / DATASET_FILE}: mean of {len(info.mean)} channels, std of {len(info.std)}")
         if labels.dtype != np.int64 or labels.shape != (len(images),):
@@ -86,9 +83,23 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels],
                 f" {len(info.class_names)} classes in {DATASET_FILE}"
             )
         splits.append((images, labels))
-    if splits[0][0].shape[1:] != splits[1][0].shape[1:]:
-        raise UserError(f"--data-dir {folder}: training and test images differ in size")
+    (train, _), (test, _) = splits
+    if (train.shape[1:], train.dtype) != (test.shape[1:], test.dtype):
+        raise UserError(f"--data-dir {folder}: training and test images differ in size or type")
     return info, splits[0], splits[1]
+
+
+def _check_images(images: NDArray[Any], name: str, channels: str = "C") -> None:
+    """Raises UserError if these are not images, with this number of channels unless it is "C"."""
+    if (
+        images.dtype.name not in WHITE
+        or images.ndim != 4
+        or not len(images)
+        or channels not in ("C", str(images.shape[3]))
+    ):
+        raise UserError(
+            f"{name}: {images.dtype} {images.shape}, should be uint8 (0 to 255) or float32 (N, H, W, {channels})"
+        )
 
 
 def open_array(path: Path) -> NDArray[Any]:
@@ -132,18 +143,26 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
 
     Args:
       folder: is made; must not hold a data set.
-      train, test: images, uint8 (N, H, W, C) with any number of channels; labels, integers (N,), from 0.
-      class_names: in the order of the labels; 256 at most.
+      train, test: images, uint8 or float32 (N, H, W, C) with any number of channels; labels, integers (N,), from 0.
+        Networks get them normalised: less the mean of a channel, divided by its standard deviation.
+      class_names: in the order of the labels; MAX_CLASSES at most.
 
     Raises:
-      UserError: arrays of another type or shape, labels without a class, or a folder that holds a data set.
+      UserError: arrays of another type or shape, values that are not finite, labels without a class, names that are
+        no class names, or a folder that holds a data set.
     """
     if (folder / DATASET_FILE).exists():
         raise UserError(f"{folder}: holds a data set already; name another folder")
+    try:
+        TypeAdapter(ClassNames).validate_python(class_names)
+    except ValidationError as error:
+        raise UserError(f"class_names: {error.errors()[0]['msg']}") from None
+    for part, (images, _) in {"train": train, "test": test}.items():
+        _check_images(images, f"{part} images")
+        if not np.isfinite(images).all():
+            raise UserError(f"{part} images: some values are not finite")
     folder.mkdir(parents=True, exist_ok=True)
     for part, (images, labels) in {"train": train, "test": test}.items():
-        if images.dtype != np.uint8 or images.ndim != 4 or not len(images):
-            raise UserError(f"{part} images: {images.dtype} {images.shape}, should be uint8 (N, H, W, C), 0 to 255")
         np.save(array_path(folder, part, "images"), images)
         np.save(array_path(folder, part, "labels"), np.asarray(labels, np.int64))
     write_arrays_info(folder, class_names)
@@ -157,16 +176,19 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
 def write_arrays_info(folder: Path, class_names: list[str]) -> ArraysInfo:
     """Reads the arrays in `folder` once, a piece at a time, and writes `dataset.json`."""
     digest = hashlib.sha256()
-    sums = squares = np.zeros(0)
+    sums = squares = np.zeros(1)
     pixels = 0
     for part, kind, content in _pieces(folder):
         digest.update(content.data)
         if (part, kind) == ("train", "images"):
             flat = content.reshape(-1, content.shape[-1])
-            counts = [np.bincount(flat[:, channel], minlength=256) for channel in range(flat.shape[1])]
-            values = np.arange(256, dtype=np.float64) / 255
-            sums = np.array([count @ values for count in counts]) + (sums if pixels else 0)
-            squares = np.array([count @ values**2 for count in counts]) + (squares if pixels else 0)
+            if flat.dtype == np.uint8:  # sums of counts are exact, and faster
+                counts = np.array([np.bincount(channel, minlength=256) for channel in flat.T])
+                values = np.arange(256) / WHITE["uint8"]
+                sums, squares = sums + counts @ values, squares + counts @ values**2
+            else:
+                values = flat.astype(np.float64)
+                sums, squares = sums + values.sum(axis=0), squares + (values**2).sum(axis=0)
             pixels += len(flat)
     mean = sums / pixels
     std = np.maximum(np.sqrt(np.maximum(squares / pixels - mean**2, 0)), SMALLEST_STD)

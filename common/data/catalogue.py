@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.arrays import check_arrays_checksum, read_arrays_folder
+from common.data.arrays import WHITE, check_arrays_checksum, read_arrays_folder
 from common.data.download import Source
 from common.data.formats import Images, Parse, Split, parse_cifar_files, parse_idx_files, read_bytes
 from common.platform.errors import UserError
@@ -29,7 +29,7 @@ class DatasetEntry:
       image_shape: height, width and channels.
       class_names: name of each class, in the order of the labels.
       mean, std: mean and standard deviation of each channel over the training images, both divided by `largest`.
-      largest: the largest pixel value.
+      largest: the largest pixel value; 1 for float32, whose values are taken as they are.
       sha256: hex digest over all arrays if it is stored with them, else None.
       sources: where its files are published. The first one is downloaded, unless a folder has all files of another one.
       parse: makes the training and the test set of the files of a source.
@@ -128,7 +128,10 @@ def _arrays(config: TrainConfig) -> DatasetEntry:
         check_arrays_checksum(config.data_dir)
         return train, test
 
-    return DatasetEntry(num_train, len(test[0]), shape, info.class_names, mean, std, sha256=info.sha256, reader=read)
+    white = WHITE[train[0].dtype.name]
+    return DatasetEntry(
+        num_train, len(test[0]), shape, info.class_names, mean, std, white, sha256=info.sha256, reader=read
+    )
 
 
 # --- The table ---

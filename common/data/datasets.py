@@ -1,4 +1,4 @@
-"""Data sets as uint8 arrays with the same bytes for every implementation, and their normalisation."""
+"""Data sets as arrays with the same bytes for every implementation, and their normalisation."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,9 +7,8 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
-from common.data.arrays import SMALLEST_STD
 from common.data.catalogue import DatasetEntry, dataset_entry
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
@@ -24,7 +23,7 @@ class DataSpec(BaseModel):
     Attributes:
       image_shape: height, width and channels.
       class_names: name of each class, in the order of the labels.
-      largest: the largest pixel value, which is white.
+      largest: the largest pixel value, which is white; 1 for images of float32, which have none.
       shift, scale: for each channel. The input of a network is (image - shift) * scale, in the network's own precision.
     """
 
@@ -33,8 +32,8 @@ class DataSpec(BaseModel):
     image_shape: ImageShape
     class_names: ClassNames
     largest: int = Field(gt=0, le=255)
-    shift: list[Annotated[float, Field(ge=0, le=255)]]
-    scale: list[Annotated[float, Field(gt=0, le=1 / SMALLEST_STD)]]
+    shift: list[FiniteFloat]
+    scale: list[Annotated[FiniteFloat, Field(gt=0)]]
 
     @model_validator(mode="after")
     def _is_of_all_channels(self) -> "DataSpec":
@@ -48,7 +47,7 @@ class Dataset:
     """Training and test examples in memory.
 
     Attributes:
-      train_images, test_images: uint8 (N, H, W, C).
+      train_images, test_images: uint8 or float32 (N, H, W, C).
       train_labels, test_labels: int64 (N,), 0 up to num_classes - 1.
       sha256: hex digest over the four arrays.
     """

@@ -6,13 +6,14 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.platform.errors import UserError
 
-Images = NDArray[np.uint8]
+Images = NDArray[Any]  # uint8, 0 to 255; of arrays of your own also float32
 Labels = NDArray[np.int64]
 Split = tuple[Images, Labels]  # the training or the test set
 # Makes the training and the test set of (path, content) of each file of a data set.

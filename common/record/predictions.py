@@ -13,9 +13,9 @@ from common.platform.files import read_safetensors, write_safetensors
 from common.spec.options import MAX_CLASSES
 
 PREDICTIONS_FILE = "predictions.safetensors"
-# Name of each array -> its dtype and its number of dimensions.
-FORMS = {"labels": ("uint8", 1), "guesses": ("uint8", 1), "scores": ("float32", 1)}
-FORMS |= {"wrong_indices": ("int64", 1), "wrong_images": ("uint8", 4)}
+# Name of each array -> its possible dtypes and its number of dimensions.
+FORMS = {"labels": ("uint16", 1), "guesses": ("uint16", 1), "scores": ("float32", 1)}
+FORMS |= {"wrong_indices": ("int64", 1), "wrong_images": ("uint8 float32", 4)}
 MAX_WRONG_IMAGES = 200  # stored: the first ones of the test set, so that a report can show them without the data
 
 
@@ -24,27 +24,27 @@ class Predictions:
     """The content of `predictions.safetensors`, for the n test images in the order of the test set.
 
     Attributes:
-      labels, guesses: uint8 (n,): the true class, and the class with the largest score.
+      labels, guesses: uint16 (n,): the true class, and the class with the largest score.
       scores: float32 (n,): the softmax score of the guess, 0 to 1.
       wrong_indices: int64 (w,): the first test images that were guessed wrong, MAX_WRONG_IMAGES at most.
-      wrong_images: uint8 (w, H, W, C): those images.
+      wrong_images: uint8 or float32 (w, H, W, C): those images.
     """
 
-    labels: NDArray[np.uint8]
-    guesses: NDArray[np.uint8]
+    labels: NDArray[np.uint16]
+    guesses: NDArray[np.uint16]
     scores: NDArray[np.float32]
     wrong_indices: NDArray[np.int64]
     wrong_images: Images
 
     @classmethod
     def make(cls, logits: NDArray[Any], labels: Labels, images: Images) -> Self:
-        """Predictions from float logits (n, classes), int64 labels (n,) and uint8 images (n, H, W, C)."""
+        """Predictions from float logits (n, classes), int64 labels (n,) and images (n, H, W, C)."""
         assert logits.shape[0] == len(labels) == len(images), (logits.shape, len(labels), len(images))
         shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
         scores = 1 / np.exp(shifted).sum(axis=1)  # softmax of the largest logit, whose shifted value is 0
         guesses = logits.argmax(axis=1)
         wrong = _first_wrong(labels, guesses)
-        return cls(labels.astype(np.uint8), guesses.astype(np.uint8), scores.astype(np.float32), wrong, images[wrong])
+        return cls(labels.astype(np.uint16), guesses.astype(np.uint16), scores.astype(np.float32), wrong, images[wrong])
 
     def write(self, run_dir: Path) -> None:
         write_safetensors(run_dir / PREDICTIONS_FILE, {name: getattr(self, name) for name in FORMS})
@@ -57,9 +57,11 @@ class Predictions:
         if set(arrays) != set(FORMS):
             raise UserError(f"{path}: holds {sorted(arrays)}, should hold {sorted(FORMS)}")
         for name, (dtype, dimensions) in FORMS.items():
-            if arrays[name].dtype != dtype or arrays[name].ndim != dimensions:
+            if arrays[name].dtype.name not in dtype.split() or arrays[name].ndim != dimensions:
                 shown = f"{arrays[name].dtype} {arrays[name].shape}"
-                raise UserError(f"{path}: {name} is {shown}, should be {dtype} with {dimensions} dimensions")
+                raise UserError(
+                    f"{path}: {name} is {shown}, should be {dtype.replace(' ', ' or ')} with {dimensions} dimensions"
+                )
         found = cls(**arrays)
         if fault := found._fault(num_classes):
             raise UserError(f"{path}: {fault}")
@@ -95,7 +97,12 @@ def confusion(labels: NDArray[Any], guesses: NDArray[Any], num_classes: int) -> 
 
 
 def as_rgb(image: Images) -> Images:
-    """uint8 (H, W, 3), for display: one channel becomes grey, three are colours, of others only the first is shown."""
+    """uint8 (H, W, 3), for display: one channel becomes grey, three are colours, of others only the first is shown.
+
+    Of float32 the least value becomes black, the largest one white.
+    """
+    if image.dtype == np.float32:
+        image = np.interp(image, [image.min(), image.max()], [0, 255]).astype(np.uint8)
     shown = image if image.shape[2] == 3 else np.repeat(image[:, :, :1], 3, axis=2)
     if image.shape[2] == 1 and image.max() <= 16:
         shown = (shown.astype(np.uint16) * 255 // 16).astype(np.uint8)  # the values of digits are 0 to 16

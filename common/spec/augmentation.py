@@ -4,7 +4,7 @@ All random numbers are drawn once for each example and epoch (common/spec/random
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,9 +63,9 @@ class Augmentation:
         )
 
     def __call__(
-        self, images: NDArray[np.uint8], visits: Integers, shift: NDArray[np.float32], scale: NDArray[np.float32]
+        self, images: NDArray[Any], visits: Integers, shift: NDArray[np.float32], scale: NDArray[np.float32]
     ) -> NDArray[np.float64]:
-        """Changes and normalises images, uint8 (n, H, W, C); returns float64 (n, H, W, C)."""
+        """Changes and normalises images (n, H, W, C); returns float64 (n, H, W, C)."""
         (height, width), pad = images.shape[1:3], self.padding
         draws = self.draws(visits)
         padded = np.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))

@@ -3,8 +3,9 @@
 Each implementation writes the network natively, and converts weights to and from the canonical layout (layers.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -30,6 +31,7 @@ from common.spec.layers import (
 from common.spec.options import ModelName
 from common.spec.randomness import STREAM_WEIGHTS, random_bits
 
+Maker = TypeVar("Maker", bound=Callable[..., object])
 Weights = Arrays  # canonical name -> array of floats
 
 
@@ -185,6 +187,12 @@ class NetworkSpec:
         trace.follow(LAYERS[name], image_shape)
         parameters, rates = tuple(trace.parameters), tuple(trace.dropout_rates)
         return cls(name, image_shape, num_classes, parameters, trace.activations, trace.flattened, rates, trace.flops)
+
+    def maker(self, makers: Mapping[str, Maker]) -> Maker:
+        """An implementation's function that makes this network. Raises UserError if it has none."""
+        if self.name not in makers:
+            raise UserError(f"--model {self.name}: this implementation does not have it, only {', '.join(makers)}")
+        return makers[self.name]
 
     @property
     def normalises(self) -> bool:

@@ -5,6 +5,7 @@ Each option states at its field what it determines (its kind), and so which runs
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
@@ -86,15 +87,15 @@ MAX_COUNT = 2**31 - 1  # upper bound for numbers of examples, batch sizes and th
 MAX_SIDE = 4096  # upper bound for height, width and channels of images
 Positive = Annotated[int, Field(gt=0, le=MAX_SIDE)]
 ImageShape = tuple[Positive, Positive, Positive]
-MAX_CLASSES = 256
+MAX_CLASSES = 10_000
 
 
 def _check_class_names(names: list[str]) -> list[str]:
     for name in names:
         if not name.isprintable():  # a terminal and tables can't show it
             raise ValueError(f"{name!a} can't be shown")
-        if names.count(name) > 1:
-            raise ValueError(f"{name!a} is the name of several classes")
+    if repeated := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise ValueError(f"{repeated!a} is the name of several classes")
     return names
 
 

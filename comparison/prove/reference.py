@@ -8,6 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -456,7 +457,7 @@ def apply_gradients(experiment: Experiment, before: TrainState, gradients: Weigh
     return TrainState(step, new, slots)
 
 
-def _inputs(experiment: Experiment, images: NDArray[np.uint8], seen: NDArray[np.int64] | None) -> Array:
+def _inputs(experiment: Experiment, images: NDArray[Any], seen: NDArray[np.int64] | None) -> Array:
     """What the network gets: normalised images, augmented for these visits unless they are None."""
     data = experiment.dataset
     if experiment.augmentation and seen is not None:

@@ -514,17 +514,29 @@ def test_one_class_is_no_data_set(tmp_path):
         list_images(ImageFolderConfig(images=tmp_path / "images", output=tmp_path / "arrays"))
 
 
-def test_arrays_of_ones_own_become_a_data_set(tmp_path):
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_arrays_of_ones_own_become_a_data_set(tmp_path, dtype):
     rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 256, (40, 9, 8, 5)).astype(np.uint8), np.arange(40) % 200
-    names = [str(number) for number in range(200)]
+    images, labels = rng.integers(0, 256, (1200, 9, 8, 5)).astype(dtype), np.arange(1200) % 1000
+    images = images * 7 - 400 if dtype == np.float32 else images
+    names = [str(number) for number in range(1000)]
     write_arrays(tmp_path / "mine", (images, labels), (images[:10], labels[:10]), names)
     data = load_dataset(TrainConfig(dataset="arrays", data_dir=tmp_path / "mine"))
-    assert np.array_equal(data.train_images, images) and data.num_classes == 200 and len(data.test_labels) == 10
-    for wrong, words in ((images / 255, "float64 .* should be uint8"), (images[0], r"uint8 \(9, 8, 5\), should be")):
+    assert np.array_equal(data.train_images, images) and data.num_classes == 1000 and len(data.test_labels) == 10
+    assert data.train_images.dtype == dtype
+    normalised = (images.astype(np.float64) - data.shift) * data.scale
+    assert np.allclose(normalised.mean((0, 1, 2)), 0, atol=1e-4) and np.allclose(normalised.std((0, 1, 2)), 1)
+    for wrong, words in (
+        (images / np.float64(9), "float64 .* should be uint8"),
+        (images[0], r".* \(9, 8, 5\), should be"),
+    ):
         with pytest.raises(UserError, match=f"train images: {words}"):
             write_arrays(tmp_path / "other", (wrong, labels), (images, labels), names)
-    with pytest.raises(UserError, match="labels from 0 to 39, but 2 classes"):
+    for wrong, words in ((["a", "b", "a"], "'a' is the name of several classes"), (["a"], "at least 2 items")):
+        with pytest.raises(UserError, match=f"class_names: .*{words}"):
+            write_arrays(tmp_path / "other", (images, labels), (images, labels), wrong)
+    assert not (tmp_path / "other").exists()
+    with pytest.raises(UserError, match="labels from 0 to 999, but 2 classes"):
         write_arrays(tmp_path / "other", (images, labels), (images, labels), ["a", "b"])
     assert not (tmp_path / "other" / "dataset.json").exists()
     with pytest.raises(UserError, match="holds a data set already"):

@@ -46,11 +46,11 @@ def refused(change):
 @pytest.mark.parametrize(
     "change",
     [
-        refused({"guesses": np.array([0, 3, 0], np.uint8)}),
-        refused({"labels": np.array([0, 1, 200], np.uint8)}),
+        refused({"guesses": np.array([0, 3, 0], np.uint16)}),
+        refused({"labels": np.array([0, 1, 200], np.uint16)}),
         refused({"guesses": np.array([0, -1, 0], np.int8)}),
         refused({"labels": np.array([0.0, 1.0, 1.0])}),
-        refused({"labels": np.uint8(1).reshape(())}),
+        refused({"labels": np.uint16(1).reshape(())}),
         refused({"scores": np.ones(2, np.float32)}),
         refused({"scores": np.array([1, np.nan, 1], np.float32)}),
         refused({"scores": np.array([1, 2, 1], np.float32)}),
@@ -62,7 +62,7 @@ def refused(change):
         refused({"wrong_images": np.zeros((0, 2, 2, 1), np.uint8)}),
         refused({"wrong_images": np.zeros((1, 2, 0, 1), np.uint8)}),
         refused({"wrong_images": np.zeros((1, 2, 2), np.uint8)}),
-        refused({name: np.zeros(0, dtype) for name, dtype in [("labels", "u1"), ("guesses", "u1"), ("scores", "f4")]}),
+        refused({name: np.zeros(0, dtype) for name, dtype in [("labels", "u2"), ("guesses", "u2"), ("scores", "f4")]}),
     ],
 )
 def test_arrays_of_another_kind_or_with_other_values_are_refused(tmp_path, change):

@@ -101,3 +101,10 @@ def test_weights_that_are_too_large_for_32_bits_are_refused():
     with pytest.raises(UserError, match=r"f: conv1.kernel has values up to \d\.\de\+199, too large for float32"):
         spec.check(weights, "f")
     assert spec.check(weights, "f", np.float64) is weights
+
+
+def test_an_implementation_without_the_network_says_so_in_a_line():
+    network = NetworkSpec.make("cnn", (8, 8, 1), 10)
+    assert network.maker({"cnn": len}) is len
+    with pytest.raises(UserError, match="--model cnn: this implementation does not have it, only lenet, resnet8"):
+        network.maker({"lenet": len, "resnet8": len})
