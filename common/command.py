@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from common.data.image_listing import Fit
-from common.platform.cli import complaint, option_name, parse_options, positional
+from common.platform.cli import complaint, option_name, parse_options
 from common.platform.errors import UserError
 from common.platform.files import read_json_model
 from common.record.results import CONFIG_FILE
@@ -71,7 +71,7 @@ class EvaluateConfig(UseConfig):
 class PredictConfig(UseConfig):
     """The options of predict; `python -m <implementation> predict --help` prints them all."""
 
-    images: list[Path] = positional("IMAGE", "pictures, of any usual file format")
+    images: list[Path] = Field(min_length=1, description="pictures, of any usual file format")
     fit: Fit = Field(
         "crop", description="where a picture has another shape: cut what is too much, pad with black, or stretch"
     )

@@ -148,7 +148,7 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
                 if count == 1 and len(scalings) > 1:
                     continue  # the same run as in strong scaling
                 scaled = config.replace(batch_size=config.batch_size * count)
-            if options.sweep_learning_rate == "linear":
+            if options.sweep_learning_rate == ["linear"]:
                 # Goyal et al. 2017, "Accurate, Large Minibatch SGD": the rate is proportional to the batch size.
                 assert scaled.learning_rate is not None
                 rate = scaled.learning_rate * (scaled.examples_per_step / base.examples_per_step)
@@ -157,7 +157,7 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
                 except ValidationError as error:
                     raise UserError(f"--sweep-learning-rate linear: {rate:g} {complaint(error.errors()[0])}") from None
             variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
-    if options.sweep_learning_rate != "keep" and len({variant.config.examples_per_step for variant in variants}) < 2:
+    if options.sweep_learning_rate != ["keep"] and len({variant.config.examples_per_step for variant in variants}) < 2:
         given = as_typed(options.sweep_learning_rate)
         raise UserError(f"--sweep-learning-rate {given}: no sweep changes the batch size")
     count = len(variants) * len(contenders(options)) * len(options.seeds) * options.repeats

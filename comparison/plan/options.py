@@ -59,11 +59,6 @@ def _percent(value: Any) -> Any:
 Percent = Annotated[float, BeforeValidator(_percent), Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
-def _single_word(value: Any) -> Any:
-    """`linear` instead of a list with this word, which the command line gives."""
-    return value[0] if value in (["keep"], ["linear"]) else value
-
-
 SHORT_NAMES = {implementation.title.lower(): name for name, implementation in IMPLEMENTATIONS.items()}
 SHORT_NAMES["torch"] = "pt"
 
@@ -178,9 +173,10 @@ class CompareConfig(TrainingOptions):
         description="in a sweep of devices or num-nodes: strong keeps the global batch size, weak multiplies it by the"
         " devices on all nodes",
     )
-    sweep_learning_rate: Annotated[Literal["keep", "linear"] | list[Rate], BeforeValidator(_single_word)] = option(
+    sweep_learning_rate: list[Literal["keep", "linear"] | Rate] = option(
         "study",
-        "keep",
+        ["keep"],
+        min_length=1,
         description="the learning rate where a sweep changes the batch size: kept, scaled with it, or the best of"
         " several, such as 0.02 0.05 0.1, for each batch size",
     )
@@ -207,6 +203,8 @@ class CompareConfig(TrainingOptions):
         for name, values in several.items():
             if twice := [value for value in values if values.count(value) > 1]:
                 raise ValueError(f"{option_name(name)} {twice[0]}: named twice")
+        if len(self.sweep_learning_rate) > 1 and self.rates != self.sweep_learning_rate:
+            raise ValueError(f"--sweep-learning-rate {as_typed(self.sweep_learning_rate)}: one word, or several rates")
         if self.ratio_within is not None and self.repeats <= FIRST_ROUNDS:
             raise ValueError(
                 f"--repeats {self.repeats}: with --ratio-within, {FIRST_ROUNDS} rounds are run in any case; give the"
@@ -226,7 +224,7 @@ class CompareConfig(TrainingOptions):
     @property
     def rates(self) -> list[float]:
         """The learning rates of which each batch size gets the best; empty if it is not chosen so."""
-        return self.sweep_learning_rate if isinstance(self.sweep_learning_rate, list) else []
+        return [rate for rate in self.sweep_learning_rate if isinstance(rate, float)]
 
     def with_absolute_paths(self, names: Collection[str]) -> "CompareConfig":
         """These options with the paths in the fields `names` made absolute: a comparison is resumed from anywhere."""

@@ -78,17 +78,17 @@ def test_weak_scaling_multiplies_the_batch_by_the_devices_on_all_nodes():
 
 
 def test_the_learning_rate_is_kept_or_scaled_with_the_batch():
-    for rule, rates in (("keep", [0.1, 0.1, 0.1]), ("linear", [0.05, 0.1, 0.4])):
+    for rule, rates in ((["keep"], [0.1, 0.1, 0.1]), (["linear"], [0.05, 0.1, 0.4])):
         _, variants = study(sweep=["batch-size=32,64,256"], learning_rate=0.1, sweep_learning_rate=rule)
         assert [variant.config.learning_rate for variant in variants] == pytest.approx(rates)
 
 
 def test_a_swept_learning_rate_is_scaled_too_and_not_tuned():
     options = {"sweep": ["learning-rate=0.01,0.1", "batch-size=64,128"], "batch_size": 64}
-    _, variants = study(**options, sweep_learning_rate="linear")
+    _, variants = study(**options, sweep_learning_rate=["linear"])
     assert [variant.config.learning_rate for variant in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
     with pytest.raises(UserError, match="--sweep-learning-rate linear: 2e.38 should be less than or equal to"):
-        study(sweep=["batch-size=64,128"], learning_rate=1e38, sweep_learning_rate="linear")
+        study(sweep=["batch-size=64,128"], learning_rate=1e38, sweep_learning_rate=["linear"])
     with pytest.raises(UserError, match="where a sweep sets the learning rate itself"):
         study(**options, sweep_learning_rate=[0.1])
 
@@ -176,7 +176,7 @@ def test_sweeps_that_can_not_be_are_reported(sweep, message):
 
 def test_a_rule_for_the_learning_rate_needs_a_sweep_that_changes_the_batch():
     with pytest.raises(UserError, match="no sweep changes the batch size"):
-        study(sweep=["momentum=0,0.9"], sweep_learning_rate="linear")
+        study(sweep=["momentum=0,0.9"], sweep_learning_rate=["linear"])
 
 
 @pytest.mark.parametrize("first", ["retake", "keep"])
