@@ -4,8 +4,7 @@ import os
 import shlex
 import shutil
 import sys
-import tempfile
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -15,10 +14,11 @@ from torch import multiprocessing
 
 from common.backend import Backend
 from common.experiment import Experiment
-from common.platform.ending import as_program, ctrl_c_waits, end_by_signal, hold_signals
+from common.platform.ending import as_program, ctrl_c_waits, end_by_signal, take_signals
 from common.platform.errors import UserError, replica_ended_error
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
+from common.platform.rendezvous import LOOPBACK
 from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
@@ -30,11 +30,10 @@ from pt_impl.inspection import predict
 from pt_impl.parts import make_parts
 from pt_impl.precision import tuned_settings
 from pt_impl.profiling import TorchProfiler
-from pt_impl.rendezvous import prepare_rendezvous
+from pt_impl.rendezvous import host_store, prepare_rendezvous, tell_rendezvous
 from pt_impl.train import train
 
 GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed
-POLL_SECONDS = 0.2
 
 
 class Torch(Backend):
@@ -125,72 +124,48 @@ class Torch(Backend):
 
 
 class PyTorch(Torch):
-    """Attributes:
-    rank: of this process, once it has joined.
-    starts_replicas: whether this program has started the processes of the run, and not a launcher.
-    """
-
-    name, starts_replicas = "pt", False
-    rank: int
+    name = "pt"
+    rank: int  # of this process, once it has joined
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         """Makes this process the only one of the run."""
-        self.rank, self.device = 0, replicas.join_replica_group(experiment.config, 0, "")
+        self.rank, self.device = 0, replicas.join_replica_group(experiment.config, 0)
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment, self.rank, self.device, recorder), recorder)
 
-    def lost_another(self, error: Exception) -> bool:
-        # The process that has started the replicas says which one has ended.
-        return not self.starts_replicas and super().lost_another(error)
-
     def run(self, config: TrainConfig) -> None:
-        """One run. Under a launcher this process is one of the replicas; otherwise it starts them."""
+        """One run. Under a launcher this process is one of its ranks; otherwise it starts one for each device."""
         launch = Launch.read()
-        timeline = Timeline.begin(launch.first_pid)
         config = self.resolve(config)
         if launch.world_size is not None:
             assert launch.rank is not None
             prepare_rendezvous(launch)
-            self.run_replica(launch.rank, config, "env://", timeline)
-            return
-        timeline.enter("data")
-        # Reports mistakes and downloads data before workers start.
-        experiment = with_run_dir(self.make_experiment(config), self.name)
-        if config.dry_run:
-            return
-        config = experiment.config
-        if not replicas.has_group(config):
-            timeline.enter("build")
-            self.join(experiment, launch)
-            self.run_process(experiment, timeline, rank=0, measures=True)
-            return
-        timeline.enter("imports")  # each worker's own imports
-        self.starts_replicas = True
-        # Not removed earlier than the family's temporary folder: replicas that leave the group still look for the file.
-        init_method = f"file://{Path(tempfile.mkdtemp()) / 'rendezvous'}"
-        with ctrl_c_waits():
-            processes = multiprocessing.spawn(
-                self.run_replica, (config, init_method, timeline), nprocs=config.devices, join=False
-            )
-        try:
-            wait_for(processes, config)
-        except multiprocessing.ProcessExitedException as error:
-            if error.signal_name or error.exit_code > 128:
-                raise replica_ended_error(error.error_index, error.exit_code) from None
-            sys.exit(error.exit_code)  # it has printed why
+            self.run_rank(launch.rank, launch.local_rank, config, Timeline.begin(launch.first_pid))
+        elif config.dry_run:
+            with_run_dir(self.make_experiment(config), self.name)
+        elif not replicas.has_group(config):
+            super().run(config)
+        else:
+            tell_rendezvous(LOOPBACK, host_store(LOOPBACK))
+            with ctrl_c_waits():
+                ranks = multiprocessing.spawn(
+                    self.run_spawned, (config, Timeline.begin(launch.first_pid)), nprocs=config.devices, join=False
+                )
+            wait_for(ranks)
 
-    def run_replica(self, rank: int, config: TrainConfig, init_method: str, timeline: Timeline) -> None:
-        """The whole run of one replica, in a process of its own."""
+    def run_spawned(self, rank: int, config: TrainConfig, timeline: Timeline) -> None:
         with as_program("python -m pt_impl", shown=rank == 0):
-            timeline.enter("build")
-            local_rank = rank if self.starts_replicas else Launch.read().local_rank
-            self.rank, self.device = rank, replicas.join_replica_group(config, rank, init_method, local_rank)
-            timeline.enter("data")
-            experiment = self.make_experiment(config) if self.starts_replicas else self.make_together(config)
-            self.run_process(experiment, timeline, rank=rank, measures=local_rank == 0)
-            if dist.is_initialized():
-                dist.destroy_process_group()
+            self.run_rank(rank, rank, config, timeline)
+
+    def run_rank(self, rank: int, local_rank: int, config: TrainConfig, timeline: Timeline) -> None:
+        """The whole run of one rank, in a process of its own."""
+        timeline.enter("build")
+        self.rank, self.device = rank, replicas.join_replica_group(config, rank, local_rank)
+        timeline.enter("data")
+        self.run_process(self.make_together(config), timeline, rank=rank, measures=local_rank == 0)
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     def make_together(self, config: TrainConfig) -> Experiment:
         """Rank 0 makes the run folder and downloads data before the other ranks read. If it fails, all ranks end."""
@@ -223,24 +198,26 @@ def check_compiler(config: TrainConfig) -> None:
         raise UserError("--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false")
 
 
-def wait_for(processes: multiprocessing.ProcessContext, config: TrainConfig) -> None:
-    """Returns when all replicas have ended. With checkpoints, passes a signal on to them, so that they make one."""
-    if config.checkpoint_every is None:
-        while not processes.join(grace_period=GRACE_SECONDS):
+def wait_for(ranks: multiprocessing.ProcessContext) -> None:
+    """Waits until all ranks have ended. Passes signals on to them: they may write a checkpoint first."""
+    passed_on: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        passed_on.append(number)
+        for process in ranks.processes:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+    take_signals(pass_on)
+    try:
+        while not ranks.join(grace_period=GRACE_SECONDS):
             pass
-        return
-    with hold_signals() as held:
-        has_warned = False
-        try:
-            while not processes.join(timeout=POLL_SECONDS, grace_period=GRACE_SECONDS):
-                if held.number is not None and not has_warned:
-                    has_warned = True
-                    for process in processes.processes:
-                        os.kill(process.pid, held.number)
-        except multiprocessing.ProcessExitedException as error:
-            if held.number is None or error.exit_code != 128 + held.number:
-                raise
-            end_by_signal(held.number)  # there was nothing yet to save in a checkpoint
+    except multiprocessing.ProcessExitedException as error:
+        if error.exit_code > 0:
+            sys.exit(error.exit_code)  # it has printed why
+        if -error.exit_code in passed_on:
+            end_by_signal(-error.exit_code)
+        raise replica_ended_error(error.error_index, error.exit_code) from None
 
 
 BACKEND = PyTorch()

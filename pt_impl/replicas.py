@@ -32,22 +32,20 @@ def setup_replica_process(config: TrainConfig) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-def join_replica_group(config: TrainConfig, rank: int, init_method: str, local_rank: int | None = None) -> torch.device:
+def join_replica_group(config: TrainConfig, rank: int, local_rank: int = 0) -> torch.device:
     """Makes this process the replica `rank`; returns its device. Must run before the first computation.
 
     Args:
-      init_method: where the processes find each other, see torch.distributed.init_process_group.
-      local_rank: rank among the processes on this node; None: `rank`, if there is only one node.
+      local_rank: rank among the processes on this node.
     """
     setup_replica_process(config)
-    device = find_replica_device(config, rank if local_rank is None else local_rank)
+    device = find_replica_device(config, local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if has_group(config):
         only_gpus = config.num_gpus == config.devices
         dist.init_process_group(
             "nccl" if only_gpus else "gloo",
-            init_method=init_method,
             rank=rank,
             world_size=config.all_devices,
             device_id=device if only_gpus else None,

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, Val
 
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
-from common.platform.files import read_json_model, write_json_model
-from common.platform.processes import user_cache
+from common.platform.files import read_json_model, user_cache, write_json_model
 from common.spec.options import MAX_SIDE, ClassNames
 
 DATASET_FILE = "dataset.json"

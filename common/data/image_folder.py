@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import shlex
+import signal
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -23,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, open_array, write_arrays_info
 from common.data.image_files import read_image, remarks
 from common.data.image_listing import ImageFolderConfig, Listing, list_images
-from common.platform.ending import ctrl_c_waits, serve_pool
+from common.platform.ending import ctrl_c_waits, end_with_parent
 from common.platform.errors import UserError
 from common.platform.files import write_file_atomically, write_text, writing
 from common.platform.machine import num_cores
@@ -161,7 +162,8 @@ class _Worker:
 
 
 def _open_arrays(config: ImageFolderConfig, listing: Listing) -> None:
-    serve_pool()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the pool
+    end_with_parent()
     _Worker.config, _Worker.listing = config, listing
     _Worker.images = [open_memmap(array_path(config.output, part, "images"), "r+") for part in ("train", "test")]
     _Worker.status = np.memmap(config.output / STATUS_FILE, np.uint8, "r+")

@@ -1,6 +1,8 @@
-"""How programs end: quickly, with one line for the user instead of a stack trace; and what Ctrl-C and signals do."""
+"""How programs end: quickly, with one line instead of a stack trace, and with the process that started them."""
 
 import atexit
+import ctypes
+import io
 import os
 import platform
 import signal
@@ -8,22 +10,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import parent_process, resource_tracker
+from multiprocessing import resource_tracker
 from types import FrameType
-from typing import ClassVar, NoReturn
+from typing import NoReturn
+
+import psutil
 
 from common.platform.errors import OutOfMemoryError, StoppedAtCheckpoint, UserError, describe_signal
 from common.platform.launch import STARTED_BY, Launch
-from common.platform.output import ignore_broken_pipe
-from common.platform.processes import join_process_family, leave_process_family
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a parent process may both send it
-CLOSING_SECONDS = 5  # after a signal, for `at_signal`
-# The other processes wait so long for their own end before they end with an error. If the first process has ended, they
-# get errors from closed connections, which tell nothing new. If it is about to print the error that all of them meet, a
-# launcher would end it before, as soon as one of the others has ended.
+# The other processes wait so long before they end with an error. If it is one that all of them meet, the first one
+# prints it: a launcher would end it before, as soon as one of the others has ended.
 FIRST_SECONDS = 3.0
+PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent ends
 
 
 class HeldSignal:
@@ -49,12 +50,10 @@ class _Own:
     Attributes:
       program: the program's name, if this process prints the line about a signal.
       held: set inside `hold_signals`.
-      closing: see `at_signal`.
     """
 
     program: str | None = None
     held: HeldSignal | None = None
-    closing: ClassVar[list[Callable[[], object]]] = []
 
 
 @contextmanager
@@ -62,9 +61,8 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     """Prints a `UserError` as `PROGRAM: error: MESSAGE` on standard error, and exits with the error's exit status.
 
     Ctrl-C and other signals that ask the process to end also print one line, and end it at once: no exception passes
-    through the `with` block, see `at_signal` and `signals_as_ctrl_c`. Their exit status is 128 + number, as shells
-    expect. The process ends when the `with` block ends, see `exit_now`, or when the process that started it ends, see
-    `join_process_family`.
+    through the `with` block, see `signals_as_ctrl_c`. Their exit status is 128 + number, as shells expect. The process
+    ends when the `with` block ends, see `exit_now`, or when the process that started it ends, see `end_with_starter`.
 
     Args:
       shown: whether this process prints; False for all but one of the processes that raise the same error. Two kinds of
@@ -72,9 +70,8 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         node prints what its node may lack: a file, a device, a connection. None: True for the first process of the run,
         according to the launcher's environment variables.
     """
-    ignore_broken_pipe()
-    if not os.environ.get("COLUMNS", "80").strip("0"):
-        del os.environ["COLUMNS"]  # in a terminal with zero columns nothing would be shown
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack characters
     launch, status = None, 0
     try:
         launch = Launch.read()
@@ -82,10 +79,10 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         if launch.started_by == "Lightning":
             # Further replicas end with the first one. If one of them ends earlier, Lightning kills the first one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _Own.program = program if shown and parent_process() is None else None  # otherwise the parent process prints
+        _Own.program = program if shown else None
         take_signals()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see ctrl_c_waits
-        join_process_family(launch)
+        end_with_starter(launch)
         yield
     except UserError as error:
         status = error.exit_status
@@ -106,30 +103,42 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         status = 1 if isinstance(end.code, str) else end.code or 0
-    except Exception as error:
-        if not _lacks_memory(error):
-            if shown is False:
-                time.sleep(FIRST_SECONDS)
-            raise
-        message = " ".join(str(error).split()) or type(error).__name__
-        print(f"{program}: error: not enough memory; is there a limit, as of ulimit -v? ({message})", file=sys.stderr)
-        status = 1
+    except BrokenPipeError:  # its output went to `head`, for example, which has ended
+        status = 128 + signal.SIGPIPE
+    except Exception:
+        if shown is False:
+            time.sleep(FIRST_SECONDS)
+        raise
     exit_now(status)
 
 
-def _lacks_memory(error: Exception) -> bool:
-    """Whether an error, as of loading a library, means that memory has run out."""
-    known = ("failed to map segment", "Cannot allocate memory")
-    loads = isinstance(error, ImportError | OSError) and any(text in str(error) for text in known)
-    return isinstance(error, MemoryError) or loads
+def end_with_starter(launch: Launch) -> None:
+    """The kernel kills this process when the process that started it ends: one of this project, or a launcher's.
+
+    A program that a user has started outlives its shell, as usual (nohup).
+    """
+    starter = int(os.environ.get(STARTED_BY, 0))
+    if starter and not psutil.pid_exists(starter):
+        exit_now(1)  # it has ended already; nobody is left to read a message
+    if starter == os.getppid() or launch.world_size is not None:
+        end_with_parent()
+    os.environ[STARTED_BY] = str(os.getpid())
+
+
+def end_with_parent() -> None:
+    """The kernel kills this process when its parent ends; elsewhere than on Linux it goes on."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# --- Signals ---
+
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
 def _end(number: int, frame: FrameType | None) -> None:
     if _Own.held is None or not _Own.held.note(number):
         end_by_signal(number)
-
-
-Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
 def take_signals(handler: Handler = _end) -> None:
@@ -149,50 +158,17 @@ def signals_as_ctrl_c() -> None:
 
 
 def end_by_signal(number: int) -> NoReturn:
-    """Ends this process with a line that names the signal; before, it does what `at_signal` asks for."""
-
-    def end(*_: object) -> NoReturn:
-        program, _Own.program = _Own.program, None
-        if program is not None:
-            message = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
-            with suppress(OSError):
-                os.write(2, f"{program}: {message}\n".encode())  # print may be what the signal has interrupted
-        exit_now(128 + number)
-
-    take_signals(signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, end)
-    signal.alarm(CLOSING_SECONDS)
-    for close in [*_Own.closing][::-1]:
-        with suppress(Exception):  # the line about the signal says why the program ends
-            close()
-    end()
-
-
-@contextmanager
-def at_signal(close: Callable[[], object]) -> Iterator[None]:
-    """Calls `close` if a signal ends the process inside."""
-    _Own.closing.append(close)
-    try:
-        yield
-    finally:
-        _Own.closing.remove(close)
-
-
-def serve_pool() -> None:
-    """Initializer for the worker processes of a pool: they ignore stop signals and end with the first process.
-
-    The first tasks given to a pool make it start its processes. They must be submitted inside `ctrl_c_waits`. In a
-    program that does not use `as_program` this function changes nothing.
-    """
-    if STARTED_BY not in os.environ:
-        return
-    take_signals(signal.SIG_IGN)
-    join_process_family(Launch.read())
+    """Ends this process with a line that names the signal."""
+    if _Own.program is not None:
+        message = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
+        with suppress(OSError):
+            os.write(2, f"{_Own.program}: {message}\n".encode())  # print may be what the signal has interrupted
+    exit_now(128 + number)
 
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """Delays Ctrl-C for processes that are started inside, until they are in `as_program` or `serve_pool`."""
+    """Delays Ctrl-C for processes that are started inside, until they are in `as_program`."""
     resource_tracker.ensure_running()  # multiprocessing's; starting it later would unblock signals again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -218,7 +194,7 @@ def hold_signals() -> Iterator[HeldSignal]:
 
 
 def exit_now(status: int = 0) -> NoReturn:
-    """Ends this process at once; all its output is written, and no temporary file remains.
+    """Ends this process at once; all its output is written.
 
     A usual exit takes longer. The interpreter searches all objects of a framework for garbage, which takes one to two
     seconds with today's torch, TensorFlow and Lightning. TensorFlow also waits for its iterators' threads.
@@ -227,8 +203,7 @@ def exit_now(status: int = 0) -> NoReturn:
     take_signals(signal.SIG_IGN)
     if status == 0:  # otherwise some exit functions might wait for other processes
         atexit._run_exitfuncs()
-    leave_process_family()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(RuntimeError):  # a signal has interrupted a write
+        with suppress(RuntimeError, OSError):  # a signal has interrupted a write, or nobody reads the output
             stream.flush()
     os._exit(status)

@@ -9,17 +9,16 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any, TypeVar
 
 import numpy as np
+import platformdirs
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from common.platform.ending import at_signal
 from common.platform.errors import FileError, UserError
 
 Arrays = dict[str, NDArray[Any]]
@@ -35,14 +34,13 @@ def write_file_atomically(path: Path) -> Iterator[Path]:
       FileError: the file can't be written.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a unique name, also on a shared disk
-    with at_signal(partial(temporary.unlink, missing_ok=True)):
-        try:
-            with writing(path):
-                yield temporary
-                os.replace(temporary, path)
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
+    try:
+        with writing(path):
+            yield temporary
+            os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -57,6 +55,11 @@ def writing(path: Path) -> Iterator[None]:
 def file_error_reason(error: Exception) -> str:
     """The system's message of an error; the error's own text if there is none."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def user_cache() -> Path:
+    """The folder of files that later runs of this user may reuse."""
+    return platformdirs.user_cache_path("cnn-in-lockstep")
 
 
 # --- The end of a log, and locks ---

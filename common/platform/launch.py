@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import psutil
-
 from common.platform.errors import UserError
 
-# The environment variable that names the process of this project that started this one: `PID@HOST`, see
-# `common.platform.processes`.
+# The environment variable with the id of the process of this project that started this one, see `end_with_starter`.
 STARTED_BY = "STARTED_BY_PROCESS"
 
 # Environment variables that launchers set for the processes that they start.
@@ -21,8 +18,6 @@ LAUNCHER_VARIABLES = (
 )
 LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 LARGEST_STEP = 0xFFFFFFF0  # Slurm's step ids from here on mean a job's own script, a shell, ...: not a step of srun
-# Programs through which launchers start the processes of a node. Children of one such process belong together.
-DAEMONS = ("slurmstepd", "mpirun", "mpiexec", "orterun", "orted", "prterun", "prted")
 
 Starter = Literal["user", "torchrun", "Lightning", "Slurm", "Open MPI", "TF_CONFIG"]
 
@@ -48,7 +43,6 @@ class Launch:
       local_world_size: number of these processes on this node; None if `world_size` is None.
       node: number of this node among the nodes of the run, from 0.
       num_nodes: number of nodes; None if no launcher has given it.
-      first_pid: id of the first process of the run on this node; all others are its descendants.
     """
 
     started_by: Starter
@@ -58,7 +52,6 @@ class Launch:
     local_world_size: int | None
     node: int
     num_nodes: int | None
-    first_pid: int
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> "Launch":
@@ -88,12 +81,12 @@ class Launch:
                 f"torchrun has started {size} processes, {local_size} of them on this node, of {nodes}: give the same"
                 " --nproc-per-node on every node"
             )
-        return cls("torchrun", rank, local_rank, size, local_size, node, nodes, os.getppid())
+        return cls("torchrun", rank, local_rank, size, local_size, node, nodes)
 
     @classmethod
     def _of_lightning(cls, environment: Mapping[str, str]) -> "Launch":
         local_rank, node = (_number(environment, name) for name in ("LOCAL_RANK", "NODE_RANK"))
-        return cls("Lightning", None if node else local_rank, local_rank, None, None, node, None, os.getpid())
+        return cls("Lightning", None if node else local_rank, local_rank, None, None, node, None)
 
     @classmethod
     def _of_open_mpi(cls, environment: Mapping[str, str]) -> "Launch":
@@ -122,7 +115,7 @@ class Launch:
                 f"{started_by} has started {size} process{'es' * (size != 1)}; each node needs equally many, with"
                 f" consecutive ranks: use {spread}, with a multiple of the number of nodes"
             )
-        return cls(started_by, rank, local_rank, size, local_size, rank // local_size, size // local_size, _daemon())
+        return cls(started_by, rank, local_rank, size, local_size, rank // local_size, size // local_size)
 
     @classmethod
     def _of_tf_config(cls, text: str) -> "Launch":
@@ -133,7 +126,7 @@ class Launch:
         nodes = list(dict.fromkeys(hosts))
         local_rank, local_size = hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
         node = nodes.index(hosts[rank])
-        return cls("TF_CONFIG", rank, local_rank, len(hosts), local_size, node, len(nodes), os.getpid())
+        return cls("TF_CONFIG", rank, local_rank, len(hosts), local_size, node, len(nodes))
 
     @classmethod
     def _of_user(cls, environment: Mapping[str, str]) -> "Launch":
@@ -145,7 +138,12 @@ class Launch:
                 )
         # The user sets it for Lightning, which starts further processes on each node where the user has started one.
         node = _number(environment, "NODE_RANK") if "NODE_RANK" in environment else 0
-        return cls("user", None if node else 0, 0, None, None, node, None, os.getpid())
+        return cls("user", None if node else 0, 0, None, None, node, None)
+
+    @property
+    def first_pid(self) -> int:
+        """Id of a process of which all processes of the run on this node are descendants."""
+        return os.getppid() if self.world_size is not None and self.started_by != "TF_CONFIG" else os.getpid()
 
     @property
     def is_first(self) -> bool:
@@ -200,14 +198,6 @@ def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
         nodes.append((host, int(port)))
     first = len(workers.get("chief", ())) if kind == "worker" else 0
     return nodes, first + index
-
-
-def _daemon() -> int:
-    """Id of the launcher's process on this node, even with processes in between; else id of the parent process."""
-    for process in psutil.Process().parents():
-        if process.name() in DAEMONS:
-            return process.pid
-    return os.getppid()
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:

@@ -1,8 +1,11 @@
-"""Facts about the machine: processor, cores, memory; and a digest of the code."""
+"""Facts about the machine (processor, cores, memory) and about processes; a digest of the code."""
 
 import hashlib
 import os
 import platform
+import resource
+import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -79,3 +82,59 @@ def code_sha256() -> str:
     for path in sorted([*REPOSITORY.glob("common/**/*.py"), *REPOSITORY.glob("*_impl/**/*.py")]):
         digest.update(f"{path.relative_to(REPOSITORY)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+# --- Facts about a process ---
+
+
+def process_start(pid: int) -> float:
+    """Start time of process `pid`, in seconds on the clock of `time.perf_counter` of this process.
+
+    On Linux it is read from the kernel's record (proc(5), field starttime, on the clock CLOCK_BOOTTIME), which is exact
+    to 10 ms. Elsewhere it is read from the wall clock.
+    """
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.exists() and hasattr(time, "CLOCK_BOOTTIME"):
+        # The second field, the name, may contain spaces; starttime is the 20th field after it.
+        ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    else:
+        age = time.time() - psutil.Process(pid).create_time()
+    return time.perf_counter() - age
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU seconds, user and system, of process `pid` and its running descendants."""
+    total = 0.0
+    root = psutil.Process(pid)
+    for process in [root, *root.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue  # it ended meanwhile
+        total += times.user + times.system
+    return total
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """Sum of the peak resident memory of process `pid` and its running descendants, in bytes.
+
+    On Linux the peak of a process is its high-water mark (VmHWM). Memory that processes share is counted in each of
+    them. Elsewhere the peak is known for the calling process only; for the others their current memory is used.
+    """
+    root = psutil.Process(pid)
+    return sum(_peak(process) for process in [root, *root.children(recursive=True)])
+
+
+def _peak(process: psutil.Process) -> int:
+    status = Path(f"/proc/{process.pid}/status")
+    try:
+        for line in status.read_text().splitlines() if status.exists() else []:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        if process.pid == os.getpid():
+            unit = 1 if sys.platform == "darwin" else 1024
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return int(process.memory_info().rss)
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return 0  # it ended meanwhile

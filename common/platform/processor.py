@@ -19,9 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from common.platform.errors import FileError
-from common.platform.files import write_text
+from common.platform.files import user_cache, write_text
 from common.platform.launch import Launch
-from common.platform.processes import user_cache
 
 CPUINFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the announced instruction sets are unknown
 # x86 instruction sets for bfloat16 and float16, with Linux's names. oneDNN can't be kept from using Arm's.

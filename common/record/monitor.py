@@ -10,8 +10,7 @@ from typing import Any
 
 import psutil
 
-from common.platform.machine import num_cores
-from common.platform.processes import cpu_seconds, peak_memory_bytes
+from common.platform.machine import cpu_seconds, num_cores, peak_memory_bytes
 
 GPU_SAMPLE_SECONDS, LEAST_SECONDS = 0.5, 0.1
 POWERCAP = Path("/sys/class/powercap")
@@ -96,7 +95,7 @@ class Measured:
     """The resources that a run has used on one node or on all its nodes.
 
     Attributes:
-      peak_memory_bytes: resident memory, see `common.platform.processes.peak_memory_bytes`.
+      peak_memory_bytes: resident memory, see `common.platform.machine.peak_memory_bytes`.
       joules: energy; None if one of the nodes can't measure it.
       cpu_utilisation: share of the cores that the run may use, 0 to 1.
       gpu_utilisation: share of the time in which the run's GPUs were busy, 0 to 1.

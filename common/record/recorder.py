@@ -15,7 +15,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
-from common.platform.ending import at_signal, hold_signals
+from common.platform.ending import hold_signals
 from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
 from common.platform.files import Arrays, write_safetensors
 from common.platform.machine import code_sha256
@@ -149,7 +149,6 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         self.timeline.enter("build")
-        self.at_end.enter_context(at_signal(self.at_end.close))
         if self.config.checkpoint_every is not None:
             self.at_end.callback(self.checkpointer.close)
         for sink in self.sinks:

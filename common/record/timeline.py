@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal, Self
 
-from common.platform.processes import process_start
+from common.platform.machine import process_start
 
 # imports: interpreter and libraries, of every process that rank 0 waits for. data: reading and checking it.
 # build: network, weights, processes, tracing, compiling, and the first step. training: all steps but the first.

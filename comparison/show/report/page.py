@@ -14,8 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.implementations import implementation_title
 from common.platform.errors import FileError, UserError
-from common.platform.files import write_text
-from common.platform.processes import user_cache
+from common.platform.files import user_cache, write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
 from comparison.measure.summary import Summary
 from comparison.measure.sweep import make_sweep_study

@@ -5,7 +5,7 @@ import time
 
 from conftest import REPOSITORY, run
 
-from common.platform.processes import peak_memory_bytes, process_start
+from common.platform.machine import peak_memory_bytes, process_start
 from common.record.facts import git_state, versions
 
 
@@ -29,7 +29,7 @@ def test_the_start_of_another_process_can_be_asked_for():
 def test_peak_memory_counts_what_was_freed_again_and_the_children():
     code = """
 import subprocess, sys, os
-from common.platform.processes import peak_memory_bytes
+from common.platform.machine import peak_memory_bytes
 before = peak_memory_bytes(os.getpid())
 block = bytearray(200 * 2**20); del block
 alone = peak_memory_bytes(os.getpid())
