@@ -118,11 +118,16 @@ def end_with_starter(launch: Launch) -> None:
     A program that a user has started outlives its shell, as usual (nohup).
     """
     starter = int(os.environ.get(STARTED_BY, 0))
-    if starter and not psutil.pid_exists(starter):
-        exit_now(1)  # it has ended already; nobody is left to read a message
     if starter == os.getppid() or launch.world_size is not None:
         end_with_parent()
+    if starter and not _runs(starter):
+        os._exit(1)  # it has ended before; nobody is left to read a message
     os.environ[STARTED_BY] = str(os.getpid())
+
+
+def _runs(pid: int) -> bool:
+    """Whether process `pid` runs; False for a zombie, which has ended but whose exit status was not read yet."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def end_with_parent() -> None:

@@ -114,7 +114,8 @@ class TensorBoardLogger(Logger):
         for name in absent:
             del sys.modules[name]
         # purge_step: a resumed run writes its earlier values again, and TensorBoard shows them once.
-        self._writer, self._hparams = SummaryWriter(str(self._run_dir / "tensorboard"), purge_step=0), hparams
+        folder = str(self._run_dir / "tensorboard")
+        self._writer, self._hparams = SummaryWriter(folder, purge_step=0, flush_secs=10), hparams
         self._hyperparameters = {name: "none" if value is None else value for name, value in hyperparameters.items()}
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:

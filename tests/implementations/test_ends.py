@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, gone, program_of, run, start_process, steps_taken, wait_for
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, gone, program_of, start_process, steps_taken, wait_for
 
 from common.platform.errors import describe_signal
 

@@ -46,9 +46,7 @@ STYLE: dict[str, Any] = {
     "rule": {"color": INK},
 }
 # Files that `draw` may have written. A folder of figures may have others, which are the user's.
-FIGURE_FILES = re.compile(
-    "(accuracy|breakdown|confusion|learning|lockstep|loss|ratio|sweep|throughput|time-to-target|turns)(-.+)?[.](svg|png)"
-)
+FIGURE_FILES = re.compile("(accuracy|breakdown|learning|loss|sweep|throughput|turns)(-.+)?[.](svg|png)")
 FOR_POINTERS = "for pointers: "  # prefix of the names of layers that only a page with Vega has
 
 

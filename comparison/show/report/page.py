@@ -23,12 +23,10 @@ from comparison.plan.jobs import shown_variant
 from comparison.ratios import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.run.side_runs import profile_path, read_profile
 from comparison.show.report.charts import FIGURE_FILES, Chart, draw
-from comparison.show.report.confusion import confusions
-from comparison.show.report.curve_figures import curves, learning_curves, lockstep
+from comparison.show.report.curve_figures import accuracy_over_seconds, learning_curves, loss_over_epochs
 from comparison.show.report.gallery import Mistake, find_mistakes
-from comparison.show.report.speed_figures import breakdown, ratios, throughput, time_to_target_figure
+from comparison.show.report.speed_figures import breakdown, throughput
 from comparison.show.report.sweep_figures import study_charts
-from comparison.show.report.training_code import training_code_of_rows
 from comparison.show.report.turn_figures import turns
 from comparison.show.sentences import conclusions, findings, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import (
@@ -135,7 +133,6 @@ def write_report(summary: Summary) -> None:
         study_found=study_conclusions(study) if study else [],
         decision=decision(first) if first else None,
         sections=sections,
-        steps=training_code_of_rows(first) if first else [],
         study=study,
         study_grids=study_grids,
         study_charts=study_figures,
@@ -208,11 +205,8 @@ def table_charts(table: Table) -> Iterator[Chart]:
     if not rows:
         return
     yield from throughput(rows)
-    yield from ratios(rows)
     yield from turns(rows)
-    yield from time_to_target_figure(rows)
     yield from breakdown(rows)
-    yield from curves(rows)
+    yield from accuracy_over_seconds(rows)
+    yield from loss_over_epochs(rows)
     yield from learning_curves(rows)
-    yield from lockstep(rows)
-    yield from confusions(rows)

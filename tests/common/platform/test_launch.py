@@ -47,7 +47,7 @@ def tf_config(kind="worker", index=0, **cluster):
 
 def test_a_program_that_the_user_starts_is_alone():
     launch = Launch.read({})
-    assert launch == Launch("user", 0, 0, None, None, 0, None, os.getpid()) and launch.is_first
+    assert launch == Launch("user", 0, 0, None, None, 0, None) and launch.is_first
 
 
 @pytest.mark.parametrize(
