@@ -3,7 +3,6 @@ import hashlib
 import pickle
 import sys
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,13 +10,8 @@ from conftest import run
 
 from common.data.catalogue import DATASETS, read_digits
 from common.data.datasets import load_dataset
-from common.data.formats import parse_idx
 from common.platform.errors import UserError
-from common.spec.options import DatasetName, TrainConfig
-
-
-def test_the_option_has_the_names_of_the_table():
-    assert get_args(DatasetName) == tuple(DATASETS)
+from common.spec.options import TrainConfig
 
 
 def test_digits_are_scikit_learns(tmp_path):
@@ -69,13 +63,6 @@ def test_sizes_take_the_first_examples_and_no_more_than_there_are():
     assert np.array_equal(dataset.test_labels, whole.test_labels[:10])
     with pytest.raises(UserError, match="--train-size 1443: there are only 1442"):
         load_dataset(TrainConfig(train_size=1443))
-
-
-def test_idx_is_read_as_written():
-    array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    assert np.array_equal(
-        parse_idx(b"\0\0\x08\x03" + np.array(array.shape, ">u4").tobytes() + array.tobytes(), "f"), array
-    )
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ A_COMPRESSED = gzip.compress(CONTENT["a"])
 
 @pytest.fixture
 def server():
-    """Serves `server.files` (path -> bytes), some after `server.delays` seconds, and records the paths in `server.asked`."""
+    """Serves `server.files` (path -> bytes), after `server.delays` (path -> seconds); `server.asked` has the paths."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):  # noqa: N802  (the name that http.server calls)
