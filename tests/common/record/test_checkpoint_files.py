@@ -39,7 +39,7 @@ def write(made, run_dir, step):
             history.add_epoch(1.0, 3, 10, 2.0, 1.0)
     numbers = np.random.default_rng(step)
     weights = {parameter.name: numbers.normal(size=parameter.shape) for parameter in made.network.parameters}
-    state = TrainState(step, weights, {slot: weights for slot in made.update_rule.rule.slots}, None)
+    state = TrainState(step, weights, dict.fromkeys(made.update_rule.rule.slots, weights), None)
     return write_checkpoint(run_dir, history.checkpoint("pt", made, 0.5), history.losses, state)
 
 
