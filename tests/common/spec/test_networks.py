@@ -56,51 +56,28 @@ def test_initial_weights_fill_their_bounds_and_biases_are_zero():
     assert spec.parameters[2].bound == math.sqrt(6 / (5 * 5 * (20 + 50)))
 
 
-@pytest.mark.parametrize(("model", "shape"), [("lenet", (15, 28, 1)), ("lenet", (8, 8, 1)), ("cnn", (28, 3, 1))])
+@pytest.mark.parametrize(("model", "shape"), [("lenet", (15, 28, 1)), ("cnn", (28, 3, 1))])
 def test_too_small_an_image_is_reported_in_one_line(model, shape):
     with pytest.raises(UserError, match=rf"--model {model}: needs images of at least .* {shape[0]} x {shape[1]}"):
         NetworkSpec.make(model, shape, 10)
 
 
-@pytest.mark.parametrize(("model", "size"), [("lenet", 16), ("cnn", 4)])
-def test_the_smallest_image_leaves_something_to_flatten(model, size):
-    assert NetworkSpec.make(model, (size, size, 1), 10).activations["flatten"][0] > 0
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda array: array * np.nan, "contains NaN or infinity"),
-        (lambda array: array + np.inf, "contains NaN or infinity"),
-        (lambda array: array.astype(np.complex128), "is of type complex128; should be floating-point numbers"),
-        (lambda array: array.astype(np.int64), "is of type int64; should be floating-point numbers"),
+        ({"dense2.bias": None}, "missing: dense2.bias; --model cnn has other names; "),
+        ({"extra": np.zeros(3)}, "unexpected: extra; --model cnn has other names"),
+        ({"conv1.bias": np.zeros(3)}, r"conv1.bias has shape \(3,\), should have \(32,\)"),
+        ({"conv1.bias": np.full(32, np.inf)}, "conv1.bias contains NaN or infinity"),
+        ({"conv1.bias": np.full(32, 1e200)}, r"conv1.bias has values up to 1.0e\+200, too large for float32"),
+        ({"conv1.bias": np.zeros(32, int)}, "conv1.bias is of type int64; should be floating-point numbers"),
     ],
 )
-def test_weights_that_are_no_numbers_are_refused(change, message):
+def test_weights_that_do_not_fit_are_refused_by_the_parameters_name(change, message):
     network = NetworkSpec.make("cnn", (8, 8, 1), 10)
-    weights = network.initial_weights(0)
-    weights["dense1.bias"] = change(weights["dense1.bias"])
-    with pytest.raises(UserError, match=f"FILE: dense1.bias {message}"):
+    weights = {name: array for name, array in (network.initial_weights(0) | change).items() if array is not None}
+    with pytest.raises(UserError, match=f"^FILE: {message}"):
         network.check(weights, "FILE")
-
-
-def test_weights_of_another_network_are_refused_by_the_parameters_name():
-    spec = NetworkSpec.make("cnn", (8, 8, 1), 10)
-    weights = spec.initial_weights(0)
-    with pytest.raises(UserError, match="f: missing: dense2.bias; --model cnn has other names; "):
-        spec.check({name: array for name, array in weights.items() if name != "dense2.bias"}, "f")
-    with pytest.raises(UserError, match="f: unexpected: extra; --model cnn has other names"):
-        spec.check({**weights, "extra": np.zeros(3)}, "f")
-    with pytest.raises(UserError, match=r"conv1.bias has shape \(3,\), should have \(32,\)"):
-        spec.check({**weights, "conv1.bias": np.zeros(3)}, "f")
-
-
-def test_weights_that_are_too_large_for_32_bits_are_refused():
-    spec = NetworkSpec.make("cnn", (8, 8, 1), 10)
-    weights = {name: array * 1e200 for name, array in spec.initial_weights(0).items()}
-    with pytest.raises(UserError, match=r"f: conv1.kernel has values up to \d\.\de\+199, too large for float32"):
-        spec.check(weights, "f")
-    assert spec.check(weights, "f", np.float64) is weights
 
 
 def test_an_implementation_without_the_network_says_so_in_a_line():
