@@ -5,7 +5,7 @@ from conftest import REPOSITORY
 
 from common.platform.cli import option_name, parse_options, to_arguments
 from common.platform.errors import UserError
-from common.spec.options import TrainConfig
+from common.spec.options import RESET_IN, TrainConfig, options_of_kind
 from comparison.plan.options import CompareConfig
 
 
@@ -101,6 +101,7 @@ def test_help_prints_every_option_with_its_bounds(capsys):
 def test_the_digest_is_over_the_training_and_not_over_places_and_output(tmp_path):
     given = TrainConfig(dry_run=True, run_dir=tmp_path, data_dir=tmp_path, log_every_n_steps=3, save_first_batch=True)
     assert given.sha256() == TrainConfig().sha256()
+    assert options_of_kind(TrainConfig, *RESET_IN) == list(TrainConfig.model_fields)  # one without a kind would lack
     for options in ({"seed": 1}, {"devices": 2}, {"batch_size": 3}):
         assert TrainConfig(**options).sha256() != TrainConfig().sha256()
     assert parse("--momentum", "-0.0").sha256() == parse("--momentum", "0").sha256()
