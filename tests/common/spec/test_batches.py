@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from common.spec.batches import Plan, epoch_order, shards
@@ -44,24 +43,6 @@ def test_plan_counts_steps_epochs_and_images():
     early = Plan.make(train_size=10, examples_per_step=4, epochs=9, max_steps=4)
     assert (early.total_steps, early.num_epochs) == (4, 2)
     assert [len(early.steps(epoch)) for epoch in (1, 2)] == [3, 1]
-
-
-@pytest.mark.parametrize("accumulated", [2, 3])
-@pytest.mark.parametrize("cut", [{}, {"max_steps": 7}, {"verify_steps": 5}], ids=str)
-@pytest.mark.parametrize(("train_size", "batch_size"), [(40, 2), (41, 2), (5, 4)])
-def test_accumulated_batches_are_the_steps_of_one_batch_as_large(accumulated, cut, train_size, batch_size):
-    large, cut = batch_size * accumulated, {"max_steps": -1, **cut}
-    whole = Plan.make(train_size, large, 3, **cut)
-    plan = Plan.make(train_size, large, 3, **cut, accumulated=accumulated)
-    assert (plan.total_steps, plan.num_epochs) == (whole.total_steps, whole.num_epochs)
-    for epoch in range(1, plan.num_epochs + 1):
-        rows, of_steps = plan.shards(epoch, 2), whole.shards(epoch, 1)
-        assert len(rows) == sum(plan.batches_in(step) for step in plan.steps(epoch))
-        for step, ((start, stop, count),) in zip(plan.steps(epoch), of_steps, strict=True):
-            taken, rows = np.split(rows, [plan.batches_in(step)])
-            positions = [one for batch in taken for begin, end, _ in batch for one in range(begin, end)]
-            assert positions == list(range(start, stop)) and (taken[:, :, 2] == count).all()
-            assert all(batch[-1, 1] - batch[0, 0] == batch_size for batch in taken[:-1])
 
 
 @pytest.mark.parametrize("verify_steps", [4, 5, 11, 29, 1000])

@@ -4,35 +4,52 @@ import numpy as np
 import pytest
 
 from common.platform.errors import UserError
-from common.spec.networks import NetworkSpec
+from common.spec.networks import LAYERS, SMALLEST_IMAGE, NetworkSpec
 
 
-def test_lenet_on_mnist_has_the_size_of_the_usual_example():
-    # Caffe's LeNet, which has the same layers: 520 + 25,050 + 400,500 + 5,010.
-    assert NetworkSpec.make("lenet", (28, 28, 1), 10).num_parameters == 431_080
+@pytest.mark.parametrize(
+    ("model", "shape", "parameters"),
+    [
+        ("lenet", (28, 28, 1), 431_080),  # Caffe's LeNet, which has the same layers: 520 + 25,050 + 400,500 + 5,010
+        ("resnet18", (32, 32, 3), 11_173_962),  # torchvision's for ten classes, with a stem of 3 x 3
+        ("resnet50", (64, 64, 3), 23_528_522),  # torchvision's for ten classes
+    ],
+)
+def test_networks_have_the_size_of_the_usual_example(model, shape, parameters):
+    assert NetworkSpec.make(model, shape, 10).num_parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "stages"),
+    [
+        ("resnet8", ["layer1.0", "layer2.0", "layer3.0"], [(32, 32, 16), (16, 16, 32), (8, 8, 64)]),
+        ("resnet18", ["layer1.1", "layer3.1", "layer4.1"], [(32, 32, 64), (8, 8, 256), (4, 4, 512)]),
+    ],
+)
+def test_residual_networks_halve_images_between_stages(model, layers, stages):
+    assert [NetworkSpec.make(model, (32, 32, 3), 10).activations[layer] for layer in layers] == stages
+
+
+@pytest.mark.parametrize("model", LAYERS)
+def test_the_smallest_image_leaves_something_to_average_over(model):
+    """Batch normalisation needs more than one value per channel, even with a single image."""
+    spec = NetworkSpec.make(model, (SMALLEST_IMAGE[model], SMALLEST_IMAGE[model], 1), 10)
+    values = [shape[0] * shape[1] for shape in spec.activations.values() if len(shape) == 3]
+    assert min(values) >= (4 if spec.normalises else 1)
 
 
 def test_cnn_shapes_and_operations_by_hand():
     spec = NetworkSpec.make("cnn", (9, 7, 3), 5)
-    assert {parameter.name: parameter.shape for parameter in spec.parameters} == {
-        "conv1.kernel": (3, 3, 3, 32),
-        "conv1.bias": (32,),
-        "conv2.kernel": (3, 3, 32, 64),
-        "conv2.bias": (64,),
-        "dense1.kernel": (2 * 1 * 64, 128),
-        "dense1.bias": (128,),
-        "dense2.kernel": (128, 5),
-        "dense2.bias": (5,),
-    }
-    assert spec.activations == {
-        "conv1": (9, 7, 32),
-        "pool1": (4, 3, 32),
-        "conv2": (4, 3, 64),
-        "pool2": (2, 1, 64),
-        "flatten": (128,),
-        "dense1": (128,),
-        "dense2": (5,),
-    }
+    assert [(parameter.name, *parameter.shape) for parameter in spec.parameters] == [
+        ("conv1.kernel", 3, 3, 3, 32),
+        ("conv1.bias", 32),
+        ("conv2.kernel", 3, 3, 32, 64),
+        ("conv2.bias", 64),
+        ("dense1.kernel", 2 * 1 * 64, 128),
+        ("dense1.bias", 128),
+        ("dense2.kernel", 128, 5),
+        ("dense2.bias", 5),
+    ]
     assert spec.flops_per_image == 2 * (9 * 9 * 7 * 3 * 32 + 9 * 4 * 3 * 32 * 64 + 128 * 128 + 128 * 5)
 
 

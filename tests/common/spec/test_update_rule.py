@@ -54,7 +54,7 @@ def test_one_cycle_goes_up_to_the_peak_and_down_again_after_the_warmup():
 
 
 TORCHS = """
-import json, sys, torch
+import json, torch
 def rates(schedule, steps):
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
     scheduler = schedule(optimizer)
@@ -62,20 +62,21 @@ def rates(schedule, steps):
         yield optimizer.param_groups[0]["lr"]
         optimizer.step()
         scheduler.step()
-schedules, steps = torch.optim.lr_scheduler, int(sys.argv[1])
-one_cycle = lambda one: schedules.OneCycleLR(one, max_lr=0.4, total_steps=steps, cycle_momentum=False)
-every_two_epochs = lambda one: schedules.StepLR(one, step_size=2 * steps, gamma=0.3)
-print(json.dumps([list(rates(one_cycle, steps)), list(rates(every_two_epochs, 5 * steps))]))
+torchs = torch.optim.lr_scheduler
+for steps in (7, 100):
+    one_cycle = lambda one: torchs.OneCycleLR(one, max_lr=0.4, total_steps=steps, cycle_momentum=False)
+    every_two_epochs = lambda one: torchs.StepLR(one, step_size=2 * steps, gamma=0.3)
+    print(json.dumps([list(rates(one_cycle, steps)), list(rates(every_two_epochs, 5 * steps))]))
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [7, 100])
-def test_schedules_are_pytorchs(steps):
-    one_cycle, step = json.loads(run(sys.executable, "-c", TORCHS, steps).stdout)
-    assert rates(steps, learning_rate=0.4, schedule="one-cycle") == pytest.approx(one_cycle, rel=1e-12)
-    options = {"learning_rate": 0.4, "schedule": "step", "step_size": 2, "gamma": 0.3}
-    assert rates(5 * steps, epochs=5, **options) == pytest.approx(step, rel=1e-12)
+def test_schedules_are_pytorchs():
+    for steps, line in zip((7, 100), run(sys.executable, "-c", TORCHS).stdout.splitlines(), strict=True):
+        one_cycle, step = json.loads(line)
+        assert rates(steps, learning_rate=0.4, schedule="one-cycle") == pytest.approx(one_cycle, rel=1e-12)
+        options = {"learning_rate": 0.4, "schedule": "step", "step_size": 2, "gamma": 0.3}
+        assert rates(5 * steps, epochs=5, **options) == pytest.approx(step, rel=1e-12)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 5])
