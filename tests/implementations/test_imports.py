@@ -5,24 +5,16 @@ from conftest import CPU, run
 
 from common.implementations import environment_of, folder_of, interpreter_of
 
-# Keras imports these if they are installed. Lightning's torchmetrics imports matplotlib, scipy and torchvision.
-UNUSED = {"matplotlib", "pandas", "sklearn"}
-OTHERS = {
-    ("tf", "plain"): {"jax", "torch", "torchvision", "lightning"},
-    ("tf", "tuned"): {"jax", "torch", "torchvision", "lightning"},
-    ("keras", "plain"): {"jax", "torch", "torchvision", "lightning"},
-    ("keras", "tuned"): {"jax", "torch", "torchvision", "lightning"},
-    ("pt", "plain"): {"jax", "tensorflow", "keras", "torchvision", "lightning", "scipy", *UNUSED},
-    ("pt", "tuned"): {"jax", "tensorflow", "keras", "torchvision", "lightning", "scipy", *UNUSED},
-    ("ptl", "plain"): {"jax", "tensorflow", "keras", "pandas", "sklearn"},
-    ("ptl", "tuned"): {"jax", "tensorflow", "keras", "pandas", "sklearn"},
-    ("jax", "plain"): {"tensorflow", "keras", "torch", "torchvision", "lightning", *UNUSED},
-    ("keras_torch", "tutorial"): {"tensorflow", "jax", "lightning"},
-    ("keras_jax", "tutorial"): {"tensorflow", "torch", "lightning"},
-    ("jax", "tuned"): {"tensorflow", "keras", "torch", "torchvision", "lightning", *UNUSED},
+# Keras imports matplotlib, pandas and sklearn if they are installed. Lightning's torchmetrics imports matplotlib, scipy
+# and torchvision.
+UNUSED = {
+    "tf": {"jax", "torch", "torchvision", "lightning"},
+    "pt": {"jax", "tensorflow", "keras", "torchvision", "lightning", "scipy", "matplotlib", "pandas", "sklearn"},
+    "ptl": {"jax", "tensorflow", "keras", "pandas", "sklearn"},
+    "jax": {"tensorflow", "keras", "torch", "torchvision", "lightning", "matplotlib", "pandas", "sklearn"},
+    "keras_torch": {"tensorflow", "jax", "lightning"},
 }
-PACKAGES = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning", "jax": "jax"}
-PACKAGES |= {"keras_torch": "torch", "keras_jax": "jax"}
+PACKAGES = {"tf": "tensorflow", "pt": "torch", "ptl": "lightning", "jax": "jax", "keras_torch": "keras"}
 # Runs a module as `python -m` does, and prints the loaded modules at the end.
 PROGRAM = """
 import os, runpy, sys
@@ -35,12 +27,12 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.quick("pt-plain")
-@pytest.mark.parametrize(("implementation", "mode"), OTHERS)
-def test_a_run_imports_its_own_framework_and_nothing_for_others(tmp_path, implementation, mode):
-    options = ("--max-steps", 1, "--mode", mode, "--devices", 1, *CPU, "--run-dir", tmp_path)
+@pytest.mark.quick("pt")
+@pytest.mark.parametrize("implementation", UNUSED)
+def test_a_run_imports_its_own_framework_and_nothing_for_others(tmp_path, implementation):
+    options = ("--max-steps", 1, "--devices", 1, *CPU, "--run-dir", tmp_path)
+    options = (*options, "--mode", "tutorial" if implementation == "keras_torch" else "plain")
     words = ("-c", PROGRAM, folder_of(implementation), *options)
     output = run(interpreter_of(implementation), *words, **environment_of(implementation)).stdout
     packages = {name.split(".")[0] for name in output.partition("loaded: ")[2].split()}
-    assert PACKAGES[implementation] in packages
-    assert not packages & OTHERS[implementation, mode]
+    assert PACKAGES[implementation] in packages and not packages & UNUSED[implementation]

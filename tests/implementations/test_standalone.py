@@ -5,11 +5,11 @@ import os
 import pty
 import re
 import shlex
-import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, run
+from conftest import CPU, program_of, run, start_process
 
 from common.implementations import implementation_title
 from common.record.results import EpochLine, StepLine, read_metrics, read_result
@@ -18,7 +18,7 @@ SHORT = (*CPU, "--epochs", 2, "--train-size", 200)
 
 
 @pytest.mark.quick("pt")
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ["tf", "pt", "ptl", "jax"])
 def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else(tmp_path, implementation):
     """The limit on the steps falls into the second epoch, which ends early and is evaluated."""
     folder, temporary = tmp_path / "r", tmp_path / "temporary"
@@ -32,9 +32,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     assert lines[1].startswith("batch 64, 32-bit, 2 x cpu (")
     assert [line[:10] for line in lines[2:4]] == ["epoch 1/2:", "epoch 2/2:"]
     assert lines[4].startswith("test accuracy") and lines[5].startswith("start-up")
-    assert lines[6] == f"results: {folder}" and len(lines) == 7
-    assert max(map(len, lines[:6])) <= 80
-
+    assert lines[6:] == [f"results: {folder}"]
     names = {path.name for path in folder.iterdir()}
     assert names == {"config.json", "metrics.jsonl", "model.safetensors", "predictions.safetensors", "result.json"}
     result = read_result(folder)
@@ -45,7 +43,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     assert result.test_correct == read_metrics(folder, EpochLine)[-1].test_correct
     parts = [result.startup_seconds, *result.epoch_train_seconds, *result.eval_seconds]
     assert sum(parts) <= result.wall_seconds and min(parts) > 0
-    package = {"tf": "tensorflow", "keras": "keras", "pt": "torch", "ptl": "lightning", "jax": "jax"}[implementation]
+    package = {"tf": "tensorflow", "pt": "torch", "ptl": "lightning", "jax": "jax"}[implementation]
     assert package in result.versions and result.peak_memory_bytes > 100 * 2**20
 
 
@@ -79,53 +77,39 @@ main("tf")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("implementation", "devices"),
-    [("pt", 1), pytest.param("pt", 2, marks=pytest.mark.slow), pytest.param("ptl", 1, marks=pytest.mark.slow)],
-)
-def test_a_device_without_memory_is_reported_in_one_line(tmp_path, implementation, devices):
+def test_a_device_without_memory_is_reported_in_one_line(tmp_path):
     """Each replica without memory prints the line. TensorFlow on the CPU ends by a signal, which compare.py reports."""
     options = ("--dataset", "synthetic", "--image-shape", 64, 64, 3, "--train-size", 12000, "--test-size", 10)
-    options = (*options, "--batch-size", 12000, *CPU, "--devices", devices, "--run-dir", tmp_path / "r")
-    command = shlex.join(map(str, (*program_of(implementation), *options)))
-    done = run("bash", "-c", f"ulimit -v 8000000; {command}", expect=1)
-    said = [line for line in done.stderr.splitlines() if "_impl: error:" in line]
-    assert 1 <= len(said) <= devices
-    where = f"(evaluation: 1,000 images at a time) on {devices} x cpu ("
-    assert f"error: out of memory with --batch-size 12000 {where}" in said[0]
-    assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
+    options = (*options, "--batch-size", 12000, *CPU, "--devices", 2, "--run-dir", tmp_path / "r")
+    command = shlex.join(map(str, (*program_of("pt"), *options)))
+    error = run("bash", "-c", f"ulimit -v 8000000; {command}", expect=1).stderr
+    lines = [line for line in error.splitlines() if "_impl: error:" in line]
+    assert 1 <= len(lines) <= 2 and "Traceback" not in error and not (tmp_path / "r" / "result.json").exists()
+    where = "(evaluation: 1,000 images at a time) on 2 x cpu ("
+    assert f"error: out of memory with --batch-size 12000 {where}" in lines[0]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", ["tf", "pt"])
 def test_a_training_that_diverges_ends_in_one_line(tmp_path, implementation):
     options = ("--learning-rate", 1e38, "--epochs", 20, "--devices", 2, "--run-dir", tmp_path / "r")
-    done = run(*program_of(implementation), *SHORT, *options, expect=1)
-    (line,) = [line for line in done.stderr.splitlines() if "_impl: error:" in line]
+    error = run(*program_of(implementation), *SHORT, *options, expect=1).stderr
+    (line,) = [line for line in error.splitlines() if "_impl: error:" in line]
     assert re.search(r"error: training diverged: the loss of step \d+ is (nan|inf)", line)
-    assert "Traceback" not in done.stderr and not (tmp_path / "r" / "result.json").exists()
+    assert "Traceback" not in error and not (tmp_path / "r" / "result.json").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implementation):
+def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path):
     terminal, inside = pty.openpty()
-    command = [*program_of(implementation), *map(str, SHORT), "--epochs", "3"]
-    process = subprocess.Popen(
-        [*command, "--log-every-n-steps", "2", "--run-dir", str(tmp_path / "r")],
-        cwd=REPOSITORY,
-        stdout=inside,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
-    )
+    options = (*SHORT, "--epochs", 3, "--log-every-n-steps", 2, "--run-dir", tmp_path / "r")
+    process = start_process((*program_of("pt"), *options), stdout=inside, TERM="xterm", COLUMNS="100")
     os.close(inside)
     shown = ""
-    while True:
-        try:
+    with suppress(OSError):  # the other end is closed
+        while True:
             shown += os.read(terminal, 65536).decode(errors="replace")
-        except OSError:  # the other end is closed
-            break
-    assert process.wait() == 0
+    process.communicate()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert re.search(r"epoch [123]/3 .* \d+/12 loss \d\.\d{4}  [\d,]+ images/s", text), text
     assert "epoch 3/3: loss" in text and f"results: {tmp_path}" in text
@@ -133,13 +117,8 @@ def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path, implemen
 
 @pytest.mark.slow
 def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path):
-    slurm = {
-        "SLURM_NTASKS": "1",
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NAME": "batch",
-        "SLURM_PROCID": "0",
-        "SLURM_LOCALID": "0",
-    }
+    slurm = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "batch"}
+    slurm |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     options = ("--devices", 2, "--max-steps", 2, "--run-dir", tmp_path / "r")
     run(sys.executable, "-m", "ptl_impl", *CPU, *options, **slurm)
     result = read_result(tmp_path / "r")
@@ -147,20 +126,15 @@ def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["tf", "keras"])
-@pytest.mark.parametrize(
-    "size",
-    [("--train-size", 340), ("--train-size", 341, "--test-size", 4)],
-    ids=str,
-)
-def test_shards_without_examples_are_trained_on_or_refused_at_once(tmp_path, implementation, size):
+@pytest.mark.parametrize("sizes", [("--train-size", 340), ("--train-size", 341, "--test-size", 4)], ids=str)
+def test_shards_without_examples_are_trained_on_or_refused_at_once(tmp_path, sizes):
     """In 32 bits, TensorFlow can't train on empty shards if it uses oneDNN's convolutions; it must refuse at once."""
-    sizes = ("--batch-size", 16, "--devices", 3, "--epochs", 1)
-    command = [*program_of(implementation), *CPU, *sizes, *size, "--run-dir", tmp_path / "r"]
-    done = subprocess.run(list(map(str, command)), cwd=REPOSITORY, capture_output=True, text=True)
-    if done.returncode == 0:
+    options = (*CPU, "--batch-size", 16, "--devices", 3, "--epochs", 1, *sizes, "--run-dir", tmp_path / "r")
+    process = start_process((*program_of("tf"), *options))
+    error = process.communicate()[1]
+    if process.returncode == 0:
         return
-    option = "--batch-size 16" if len(size) == 2 else "--test-size 4"
-    said = f"python -m {implementation}_impl: error: {option}: a last batch of 4 leaves some of 3 replicas without"
-    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith(said), done.stderr
-    run(*command, "--precision", 64)
+    option = "--batch-size 16" if len(sizes) == 2 else "--test-size 4"
+    message = f"python -m tf_impl: error: {option}: a last batch of 4 leaves some of 3 replicas without"
+    assert process.returncode == 2 and error.splitlines()[-1].startswith(message), error
+    run(*program_of("tf"), *options, "--precision", 64)

@@ -1,117 +1,57 @@
 """`--logger`: TensorBoard and Weights & Biases store a run, which is read back with their own readers."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, program_of
+from conftest import CPU, program_of, run
 
 from common.platform.errors import UserError
 from common.record import loggers
 from common.record.results import EpochLine, read_metrics, read_result, read_step_losses
 
 READER = Path(__file__).with_name("read_loggers.py")
-pytestmark = [pytest.mark.xdist_group("loggers")]
-
-
-def environment(folder):
-    own = {"WANDB_MODE": "offline", "HOME": str(folder)}
-    own["PYTHONPATH"] = f"{REPOSITORY}:{REPOSITORY / 'tests' / 'comparison'}:{REPOSITORY / 'tests'}"
-    return {**os.environ, **own}
-
-
-def read(tool, place):
-    done = subprocess.run([sys.executable, READER, tool, str(place)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def train(implementation, folder, *options):
-    command = [*program_of(implementation), "--run-dir", str(folder / "r"), "--epochs", "2"]
-    command += ["--train-size", "300", "--log-every-n-steps", "3", "--threads-per-device", "1", *options]
-    return subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A folder with a run of two processes that was logged to two tools."""
-    folder = tmp_path_factory.mktemp("logged")
-    done = train("pt", folder, "--devices", "2", "--logger", "tensorboard", "wandb")
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-def expected(folder):
-    """From the run's own files: losses by step, and test accuracies by the last step of their epochs."""
-    losses = dict(enumerate(read_step_losses(folder / "r"), 1))
-    epochs = read_metrics(folder / "r", EpochLine)
-    return losses, {5 * line.epoch: line.test_accuracy for line in epochs}
-
-
-def check_numbers(folder, numbers, **tolerance):
-    losses, accuracies = expected(folder)
-    assert len(losses) == 10
-    steps = {int(step): value for step, value in numbers["step/loss"].items()}
-    assert steps == pytest.approx(losses, **tolerance)
-    after = {int(step): value for step, value in numbers["epoch/test_accuracy"].items()}
-    assert after == pytest.approx(accuracies, **tolerance)
-    rates = [numbers["step/learning_rate"][key] for key in sorted(numbers["step/learning_rate"], key=int)]
-    assert rates[0] == pytest.approx(0.05) and rates == sorted(rates, reverse=True) and len(rates) == 10
-    assert min(numbers["epoch/images_per_second"].values()) > 0
 
 
 @pytest.mark.slow
-def test_tensorboard(run):
-    found = read("tensorboard", run / "r" / "tensorboard")
-    check_numbers(run, found["numbers"], rel=1e-6)  # float32
-    assert found["hyperparameters"]["batch_size"] == 64 and found["hyperparameters"]["implementation"] == "pt"
-    result = read_result(run / "r")
-    assert found["numbers"]["test_accuracy"]["10"] == pytest.approx(result.test_accuracy)
-
-
-@pytest.mark.slow
-def test_wandb(run):
-    found = read("wandb", run / "r")
-    check_numbers(run, found["numbers"])
-    assert found["hyperparameters"]["batch_size"] == 64 and found["hyperparameters"]["devices"] == 2
-    assert found["summary"]["test_accuracy"] == read_result(run / "r").test_accuracy
-    assert {"config.json", "metrics.jsonl", "result.json"} <= set(found["files"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "implementation", ["tf", pytest.param("keras", marks=pytest.mark.slow), pytest.param("ptl", marks=pytest.mark.slow)]
-)
-def test_every_implementation_logs(implementation, tmp_path):
-    done = train(implementation, tmp_path, "--logger", "tensorboard")
-    assert done.returncode == 0, done.stderr
-    check_numbers(tmp_path, read("tensorboard", tmp_path / "r" / "tensorboard")["numbers"], rel=1e-6)
+def test_each_tool_has_what_the_run_has(tmp_path):
+    """Of two processes, which end in five steps each of two epochs."""
+    folder = tmp_path / "r"
+    options = (*CPU, "--devices", 2, "--epochs", 2, "--train-size", 300, "--log-every-n-steps", 3)
+    options = (*options, "--run-dir", folder, "--logger", "tensorboard", "wandb")
+    run(*program_of("pt"), *options, WANDB_MODE="offline", HOME=str(tmp_path))
+    losses = {str(step): loss for step, loss in enumerate(read_step_losses(folder), 1)}
+    accuracies = {str(5 * line.epoch): line.test_accuracy for line in read_metrics(folder, EpochLine)}
+    assert len(losses) == 10 and len(accuracies) == 2
+    for tool, place in (("tensorboard", folder / "tensorboard"), ("wandb", folder)):
+        found = json.loads(run(sys.executable, READER, tool, place).stdout.splitlines()[-1])
+        assert found["numbers"]["step/loss"] == pytest.approx(losses, rel=1e-6)  # TensorBoard's numbers are float32
+        assert found["numbers"]["epoch/test_accuracy"] == pytest.approx(accuracies, rel=1e-6)
+        rates = [found["numbers"]["step/learning_rate"][step] for step in losses]
+        assert rates[0] == pytest.approx(0.05) and rates == sorted(rates, reverse=True)
+        assert min(found["numbers"]["epoch/images_per_second"].values()) > 0
+        assert found["options"]["batch_size"] == 64 and found["options"]["devices"] == 2
+        assert found["summary"]["test_accuracy"] == pytest.approx(read_result(folder).test_accuracy)
+    assert {"config.json", "metrics.jsonl", "result.json"} <= set(found["files"])  # of Weights & Biases
 
 
 def test_a_tool_that_can_not_be_reached_ends_the_run_in_a_line(tmp_path):
     address = {"WANDB_BASE_URL": "nowhere", "WANDB_MODE": "online", "WANDB_API_KEY": "k" * 40}
-    command = [sys.executable, "-m", "pt_impl", "--run-dir", str(tmp_path / "r"), "--logger", "wandb"]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env={**os.environ, **address}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("python -m pt_impl: error: --logger wandb: ")
-    assert "Traceback" not in done.stderr
+    error = run(*program_of("pt"), "--run-dir", tmp_path / "r", "--logger", "wandb", expect=2, **address).stderr
+    assert error.splitlines()[-1].startswith("python -m pt_impl: error: --logger wandb: ")
+    assert "Traceback" not in error
 
 
 def test_a_tool_that_is_missing_is_reported_before_anything_is_done(monkeypatch):
     monkeypatch.setattr(loggers.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError) as error:
+    message = "--logger tensorboard: tensorboardX is not installed; pip install -r requirements/loggers.txt"
+    with pytest.raises(UserError, match=message):
         loggers.check_loggers(("tensorboard", "wandb"))
-    told = "--logger tensorboard: tensorboardX is not installed; pip install -r requirements/loggers.txt"
-    assert str(error.value) == told
-    loggers.check_loggers(())
 
 
-def test_no_tool_brings_a_framework_along(tmp_path):
+@pytest.mark.parametrize("tool", ["tensorboard", "wandb"])
+def test_no_tool_brings_a_framework_along(tmp_path, tool):
     code = """
 import sys
 from pathlib import Path
@@ -119,13 +59,5 @@ from common.record.loggers import LOGGERS
 LOGGERS[sys.argv[1]]("pt", Path(sys.argv[2])).begin({})
 print({"torch", "tensorflow"} & set(sys.modules))
 """
-    for name in ("tensorboard", "wandb"):
-        done = subprocess.run(
-            [sys.executable, "-c", code, name, str(tmp_path)],
-            cwd=REPOSITORY,
-            env=environment(tmp_path),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.stdout.strip() == "set()", done.stdout + done.stderr
+    done = run(sys.executable, "-c", code, tool, tmp_path, WANDB_MODE="offline", HOME=str(tmp_path))
+    assert done.stdout.splitlines()[-1] == "set()"

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from common.spec.batches import Plan, epoch_order, shards
@@ -13,14 +12,11 @@ def test_the_stream_is_the_published_one():
 
 def test_each_epoch_has_its_own_order_and_each_seed_its_own():
     orders = {tuple(epoch_order(seed, epoch, 50)) for seed in (0, 1) for epoch in (1, 2, 3)}
-    assert len(orders) == 6
-    assert all(sorted(order) == list(range(50)) for order in orders)
-    assert epoch_order(0, 1, 50).tolist() == epoch_order(0, 1, 50).tolist()
-    assert epoch_order(0, 1, 50).dtype == np.int64
+    assert len(orders) == 6 and all(sorted(order) == list(range(50)) for order in orders)
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2, 3, 7])
-@pytest.mark.parametrize(("num_examples", "batch_size"), [(10, 4), (12, 4), (1, 5), (9, 4), (100, 7)])
+@pytest.mark.parametrize(("num_examples", "batch_size"), [(10, 4), (12, 4), (1, 5), (100, 7)])
 def test_shards_cut_every_batch_without_gap_or_overlap(num_examples, batch_size, num_replicas):
     bounds = shards(num_examples, batch_size, num_replicas)
     assert bounds.shape == (-(-num_examples // batch_size), num_replicas, 3)
@@ -36,11 +32,6 @@ def test_shards_cut_every_batch_without_gap_or_overlap(num_examples, batch_size,
     assert (bounds[:-1, 0, 2] == batch_size).all()
 
 
-def test_a_last_batch_smaller_than_the_number_of_replicas_leaves_some_without_examples():
-    assert (shards(9, 4, 3)[-1][:, 1] - shards(9, 4, 3)[-1][:, 0]).tolist() == [1, 0, 0]
-    assert (shards(13, 10, 4)[:, :, 1] - shards(13, 10, 4)[:, :, 0]).tolist() == [[3, 3, 3, 1], [1, 1, 1, 0]]
-
-
 def test_plan_counts_steps_epochs_and_images():
     plan = Plan.make(train_size=10, examples_per_step=4, epochs=3, max_steps=-1)
     assert (plan.steps_per_epoch, plan.total_steps, plan.num_epochs) == (3, 9, 3)
@@ -49,37 +40,13 @@ def test_plan_counts_steps_epochs_and_images():
     for first in range(1, 10):
         for last in range(first - 1, 10):
             assert plan.images(first, last) == sum(plan.count(step) for step in range(first, last + 1))
+    early = Plan.make(train_size=10, examples_per_step=4, epochs=9, max_steps=4)
+    assert (early.total_steps, early.num_epochs) == (4, 2)
+    assert [len(early.steps(epoch)) for epoch in (1, 2)] == [3, 1]
 
 
-def test_max_steps_ends_the_last_epoch_early():
-    plan = Plan.make(train_size=10, examples_per_step=4, epochs=9, max_steps=4)
-    assert (plan.total_steps, plan.num_epochs) == (4, 2)
-    assert [len(plan.steps(epoch)) for epoch in (1, 2)] == [3, 1]
-
-
-@pytest.mark.parametrize("accumulated", [2, 3, 5])
-@pytest.mark.parametrize("cut", [{}, {"max_steps": 7}, {"verify_steps": 5}], ids=str)
-@pytest.mark.parametrize(("train_size", "batch_size"), [(40, 2), (41, 2), (43, 4), (100, 3), (5, 4)])
-def test_accumulated_batches_are_the_steps_of_one_batch_as_large(accumulated, cut, train_size, batch_size):
-    large, cut = batch_size * accumulated, {"max_steps": -1, **cut}
-    whole = Plan.make(train_size, large, 3, **cut)
-    plan = Plan.make(train_size, large, 3, **cut, accumulated=accumulated)
-    assert (plan.total_steps, plan.num_epochs) == (whole.total_steps, whole.num_epochs)
-    for epoch in range(1, plan.num_epochs + 1):
-        rows, of_steps = plan.shards(epoch, 2), whole.shards(epoch, 1)
-        assert list(plan.steps(epoch)) == list(range(plan.steps(epoch)[0], plan.last_step(epoch) + 1))
-        assert len(rows) == sum(plan.batches_in(step) for step in plan.steps(epoch))
-        first = 0
-        for step, ((start, stop, count),) in zip(plan.steps(epoch), of_steps, strict=True):
-            taken = rows[first : first + plan.batches_in(step)]
-            positions = [one for batch in taken for begin, end, _ in batch for one in range(begin, end)]
-            assert positions == list(range(start, stop)) and (taken[:, :, 2] == count).all()
-            assert all(batch[-1, 1] - batch[0, 0] == batch_size for batch in taken[:-1])
-            first += len(taken)
-
-
-@pytest.mark.parametrize("verify_steps", range(4, 30))
-@pytest.mark.parametrize(("train_size", "batch_size", "epochs"), [(100, 7, 3), (100, 10, 1), (20, 7, 9), (5, 8, 50)])
+@pytest.mark.parametrize("verify_steps", [4, 5, 11, 29, 1000])
+@pytest.mark.parametrize(("train_size", "batch_size", "epochs"), [(100, 7, 3), (100, 10, 1), (5, 8, 50)])
 def test_a_proof_takes_first_batches_of_epochs_and_their_last(verify_steps, train_size, batch_size, epochs):
     whole = Plan.make(train_size, batch_size, epochs, -1)
     plan = Plan.make(train_size, batch_size, epochs, -1, verify_steps)
@@ -89,13 +56,7 @@ def test_a_proof_takes_first_batches_of_epochs_and_their_last(verify_steps, trai
     assert [len(row) for row in rows] == [len(plan.steps(epoch)) for epoch in range(1, plan.num_epochs + 1)]
     counts = [count for row in rows for count in row[:, 0, 2]]
     assert counts == [plan.count(step) for step in range(1, plan.total_steps + 1)]
-    assert plan.images(1, plan.total_steps) == sum(counts)
     bounds = shards(train_size, batch_size, 2)
     assert (rows[0][:-1] == bounds[: len(rows[0]) - 1]).all()
     if epochs > 1:  # the run includes the end of an epoch and the order of a second one
         assert (rows[0][-1] == bounds[-1]).all() and len(rows) > 1
-
-
-def test_the_plan_of_a_whole_run_cuts_no_epoch():
-    plan = Plan.make(100, 7, 3, -1)
-    assert all((plan.shards(epoch, 3) == shards(100, 7, 3)).all() for epoch in (1, 2, 3))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from common.spec.randomness import dropout_threshold, kept, philox, positions, visits
+from common.spec.randomness import kept, philox, visits
 
 ALL = 2**32 - 1
 PI = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344, 0xA4093822, 0x299F31D0)  # pi's first hex digits after the point
@@ -20,19 +20,7 @@ def test_philox_gives_the_published_numbers(counter, key, words):
     assert philox(key[0] + (key[1] << 32), *counter) == words
 
 
-def test_counters_may_be_arrays_and_are_broadcast():
-    found = philox(5, np.arange(3)[:, None], 7, np.arange(4), 1)
-    assert all(word.shape == (3, 4) and word.dtype == np.int64 for word in found)
-    assert [int(word[2, 3]) for word in found] == [int(word) for word in philox(5, 2, 7, 3, 1)]
-    assert len({int(value) for word in found for value in word.ravel()}) == 4 * 12
-
-
-def test_a_visit_is_a_position_and_an_epoch():
-    found = visits(3, np.array([0, 5, 2**32 - 1]))
-    assert positions(found).tolist() == [0, 5, 2**32 - 1] and (found >> 32).tolist() == [3, 3, 3]
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_so_many_values_are_dropped_and_none_of_them_knows_of_another(rate):
     of_one_epoch = visits(1, np.arange(200))
     masks = kept(3, of_one_epoch, 0, 1003, rate)
@@ -48,7 +36,3 @@ def test_so_many_values_are_dropped_and_none_of_them_knows_of_another(rate):
 def test_what_is_dropped_depends_on_the_example_and_not_on_those_beside_it():
     of_all = kept(3, visits(2, np.arange(10)), 1, 20, 0.5)
     assert (kept(3, visits(2, np.array([7, 2])), 1, 20, 0.5) == of_all[[7, 2]]).all()
-
-
-def test_rates_are_whole_shares():
-    assert [dropout_threshold(rate) for rate in (0.25, 0.5, 0.1)] == [2**14, 2**15, 6554]
