@@ -1,9 +1,11 @@
 """Comparisons with made-up numbers: the same folders as compare.py writes, without any training."""
 
+import io
 import json
 from dataclasses import dataclass, replace
 
 import numpy as np
+from rich.console import Console
 
 from common.experiment import Experiment
 from common.platform.files import arrays_sha256, write_json_model
@@ -13,6 +15,7 @@ from common.record.predictions import Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, RunResult, TurnLine, write_result
 from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_devices, resolve_settings
+from comparison import load
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
@@ -21,6 +24,8 @@ from comparison.prove.audits import AUDITS_FILE, Audit, Audits
 from comparison.prove.proof import PROOF_FILE, ProofRecord, proof_jobs
 from comparison.run.integrity import files_sha256
 from comparison.run.program import RECORD_FILE, Record
+from comparison.show.export import write_tables
+from comparison.show.terminal import print_conclusions, print_tables
 
 MACHINE = describe_machine()
 
@@ -82,7 +87,7 @@ def made_up_turns(speeds, began=0.0, every=1.0, loads=None):
 
 
 def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, commands=("python compare.py",), **options):
-    """Writes a comparison with `options`, and `make(job)` as the facts of each run; returns its summary."""
+    """Writes a comparison with `options`, and `make(job)` as the facts of each run; loads it."""
     verify = {"verify": "never"} if "sweep_learning_rate" in options else {}  # tests of rate searches need no proofs
     options = CompareConfig(**{"epochs": 2, "train_size": 640, "repeats": 1, **verify, **options})
     config = options.train_config().replace(accelerator="cpu")
@@ -103,8 +108,23 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, command
     for proof in proof_jobs(variants, contenders(options), options.seeds[0]) if options.verify == "auto" else ():
         job = next(one for one in jobs if (one.variant.name, one.name) == (proof.variant.name, proof.name))
         write_proof(folder, proof, make(job))
+    return load(folder)
+
+
+def read_summary(folder):
+    request = Request.read(folder, "")
     runs, missing = find_runs(folder, request)
     return summarise(folder, request, runs, len(missing))
+
+
+def shown(folder, width=80):
+    """What compare.py prints about the results of a comparison; writes its tables, too."""
+    summary = read_summary(folder)
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False)
+    write_tables(summary)
+    print_tables(console, summary)
+    print_conclusions(console, summary)
+    return console.file.getvalue()
 
 
 def write_run(folder, job, truth, number):
