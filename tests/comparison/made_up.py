@@ -117,6 +117,14 @@ def read_summary(folder):
     return summarise(folder, request, runs, len(missing))
 
 
+def write_missing(folder, make):
+    """Writes the runs that compare.py would make next; returns how many."""
+    jobs = find_runs(folder, Request.read(folder, ""))[1]
+    for number, job in enumerate(jobs, 1000):
+        write_run(folder, job, make(job), number)
+    return len(jobs)
+
+
 def shown(folder, width=80):
     """What compare.py prints about the results of a comparison; writes its tables, too."""
     summary = read_summary(folder)
