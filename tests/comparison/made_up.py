@@ -25,6 +25,8 @@ from comparison.prove.proof import PROOF_FILE, ProofRecord, proof_jobs
 from comparison.run.integrity import files_sha256
 from comparison.run.program import RECORD_FILE, Record
 from comparison.show.export import write_tables
+from comparison.show.report.page import write_report
+from comparison.show.sentences import findings
 from comparison.show.terminal import print_conclusions, print_tables
 
 MACHINE = describe_machine()
@@ -115,6 +117,18 @@ def read_summary(folder):
     request = Request.read(folder, "")
     runs, missing = find_runs(folder, request)
     return summarise(folder, request, runs, len(missing))
+
+
+def answers(folder):
+    """What the first screen of the report says of the first table: question -> answers."""
+    summary = read_summary(folder)
+    return {finding.question: finding.answers for finding in findings(summary, summary.tables[0])}
+
+
+def report(folder):
+    """Makes the report of a comparison; returns the page."""
+    write_report(read_summary(folder))
+    return (folder / "report.html").read_text()
 
 
 def write_missing(folder, make):

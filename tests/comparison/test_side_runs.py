@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import ONE_ROUND, changed_code, run
-from made_up import MadeUp, comparison, read_summary, shown, write_files
+from made_up import MadeUp, comparison, read_summary, report, shown, write_files
 
 from common.data.datasets import load_dataset
 from common.record.profile import Profile, ProfiledOperation
@@ -16,7 +16,6 @@ from comparison.plan.jobs import make_variants
 from comparison.prove.learning import Fit, by_heart, evaluated_on_training, make_memorising_runs, make_whole_set_runs
 from comparison.run.program import Ended
 from comparison.run.side_runs import SideRunner, make_profiles
-from comparison.show.report.page import write_report
 
 # --- Under- and overfitting ---
 
@@ -157,8 +156,7 @@ def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path):
     printed = shown(tmp_path)
     assert "TensorFlow, Lightning: memorised 64 training images in 2 steps\n" in printed
     assert "PyTorch trained" not in printed  # who learns nothing is fast in vain
-    write_report(read_summary(tmp_path))
-    page = (tmp_path / "report.html").read_text()
+    page = report(tmp_path)
     assert "<h2>Does it learn?</h2>" in page and 'id="learning"' in page and "Underfitting or overfitting" in page
     assert "TensorFlow, Lightning: memorised 64 training images in 2 steps" in page
 
@@ -207,8 +205,7 @@ def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path):
     assert {(program.config.profile, program.config.max_steps) for program in launcher.programs} == {(3, 39)}
     make_profiles(runner, 3)
     assert [program.implementation for program in launcher.programs] == ["pt"]  # the other profiles exist already
-    write_report(read_summary(tmp_path))
-    page = (tmp_path / "report.html").read_text()
+    page = report(tmp_path)
     assert page.count("&lt;conv 19&gt;") == 2 and "&lt;conv 9&gt;" not in page  # ten operations of each profile
     assert 'href="profiles/tf/profile/trace.json.gz"' in page and "steps 11 to 13, 200.00 ms each" in page
     assert "Does it learn?" not in page  # without --check-learning
