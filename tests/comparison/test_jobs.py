@@ -3,6 +3,7 @@
 import io
 
 import pytest
+from conftest import REPOSITORY
 from made_up import MadeUp, comparison, made_up_turns, read_summary, write_missing
 from rich.console import Console
 
@@ -128,7 +129,8 @@ def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path)
         ("--sweep momentum=0,0.9 --sweep-learning-rate linear", "--sweep-learning-rate linear: no sweep changes the"),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_option(options, message):
+def test_mistakes_are_one_line_that_names_the_option(monkeypatch, options, message):
+    monkeypatch.chdir(REPOSITORY)
     with pytest.raises(UserError) as error:
         prepare(parse_options(CompareConfig, "compare.py", "", options.split()), Console())
     assert str(error.value).startswith(message)

@@ -46,12 +46,13 @@ tuned = ["--sweep", "batch-size=32,64", "--sweep-learning-rate", "0.1"]
 options = parse_options(CompareConfig, "compare.py", "about", [*given, *tuned])
 variants = make_variants(options, options.train_config())
 row = next(comparison_jobs(options, variants)).config
+side = row.made_for("side run", seed=0)
 configs = {
     "row": row,
     "rate search": next(rate_search_jobs(options, variants)).config,
     "proof": proof_jobs(variants[:1], contenders(options), 0)[0].config,
-    "memorise": by_heart(row),
-    "whole": evaluated_on_training(row),
+    "memorise": by_heart(side),
+    "whole": evaluated_on_training(side),
 }
 other = {"mixup": row.replace(mixup=0.1), "journal": row.replace(journal=None)}
 folder = Path(sys.argv[1])
