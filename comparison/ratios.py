@@ -200,9 +200,7 @@ def _mean_of_round(pairs: Sequence[tuple[Hashable, float]]) -> tuple[float, floa
     neighbouring values alike; the error then grows as in an autoregressive process of the first order.
     """
     groups, values = [group for group, _ in pairs], np.array([value for _, value in pairs])
-    means = {
-        fromkey: _trimmed_mean(values[[group == fromkey for group in groups]]) for fromkey in dict.fromkeys(groups)
-    }
+    means = {kind: _trimmed_mean(values[[group == kind for group in groups]]) for kind in dict.fromkeys(groups)}
     centres = np.array([means[group] for group in groups])
     residuals = values - centres
     count = len(values)

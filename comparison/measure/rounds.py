@@ -1,6 +1,6 @@
 """Turns and rounds that other programs have disturbed: they are left out of speeds and ratios; and when to stop.
 
-docs/comparison.md describes the rules, and tests/comparison/test_noise.py tests them with simulated noise.
+docs/comparison.md describes the rules, and tests/comparison/test_jobs.py tests them.
 """
 
 import math

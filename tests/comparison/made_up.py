@@ -1,9 +1,11 @@
 """Comparisons with made-up numbers: the same folders as compare.py writes, without any training."""
 
+import io
 import json
 from dataclasses import dataclass, replace
 
 import numpy as np
+from rich.console import Console
 
 from common.experiment import Experiment
 from common.platform.files import arrays_sha256, write_json_model
@@ -13,6 +15,7 @@ from common.record.predictions import Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, RunResult, TurnLine, write_result
 from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_devices, resolve_settings
+from comparison import load
 from comparison.measure.summary import find_runs, summarise
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
@@ -21,6 +24,10 @@ from comparison.prove.audits import AUDITS_FILE, Audit, Audits
 from comparison.prove.proof import PROOF_FILE, ProofRecord, proof_jobs
 from comparison.run.integrity import files_sha256
 from comparison.run.program import RECORD_FILE, Record
+from comparison.show.export import write_tables
+from comparison.show.report.page import write_report
+from comparison.show.sentences import findings
+from comparison.show.terminal import print_conclusions, print_tables
 
 MACHINE = describe_machine()
 
@@ -31,10 +38,8 @@ class MadeUp:
 
     Attributes:
       accuracies: on the test set, after each epoch.
-      loss_factor: factor on the losses of the run itself.
-      proof_factor: factor on the losses in 64 bits; None where there is no proof.
+      loss_factor, proof_factor: factors on the losses of the run itself, and of its proof; None: there is no proof.
       proof_failure: why the run in 64 bits has no result.
-      turns: the turns of its training, see `made_up_turns`.
       tuned: the settings of `--mode tuned`.
       audited: whether a step of it was audited.
       wrong_step: what an audit says of a step that is wrong; None: the step is right.
@@ -59,42 +64,32 @@ class MadeUp:
     changes: dict | None = None
 
 
-def made_up_turns(speeds, began=0.0, every=1.0, loads=None):
-    """Turns of one step with these speeds in images per second, and with these loads of others.
-
-    Args:
-      began, every: when the first turn begins, and the time from one turn to the next, in seconds.
-    """
+def made_up_turns(speeds, began=0.0, loads=None):
+    """Turns of one step, one a second, with these speeds in images per second, and with these loads of others."""
     return tuple(
         TurnLine(
             kind="turn",
-            cycle=number + 1,
-            first_step=number + 1,
-            last_step=number + 1,
+            cycle=number,
+            first_step=number,
+            last_step=number,
             images=64,
             seconds=64 / speed,
-            ended=began + number * every + 64 / speed,
+            ended=began + number - 1 + 64 / speed,
             own_load=0.9,
-            other_load=loads[number] if loads else 0.0,
+            other_load=loads[number - 1] if loads else 0.0,
         )
-        for number, speed in enumerate(speeds)
+        for number, speed in enumerate(speeds, 1)
     )
 
 
-def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, commands=("python compare.py",), **options):
-    """Writes a comparison with `options`, and `make(job)` as the facts of each run; returns its summary."""
+def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **options):
+    """Writes a comparison with `options`, and `make(job)` as the facts of each run; loads it."""
     verify = {"verify": "never"} if "sweep_learning_rate" in options else {}  # tests of rate searches need no proofs
     options = CompareConfig(**{"epochs": 2, "train_size": 640, "repeats": 1, **verify, **options})
     config = options.train_config().replace(accelerator="cpu")
     folder.mkdir(parents=True, exist_ok=True)
-    request = Request(
-        schema_version=2,
-        created="2026-01-01T00:00:00+00:00",
-        commands=[*commands],
-        options=options,
-        config=config,
-    )
-    request.write(folder)
+    created, commands = "2026-01-01T00:00:00+00:00", ["python compare.py"]
+    Request(schema_version=2, created=created, commands=commands, options=options, config=config).write(folder)
     variants = make_variants(options, config)
     jobs = [*rate_search_jobs(options, variants), *comparison_jobs(options, variants)]
     for number, job in enumerate(jobs):
@@ -103,8 +98,43 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, command
     for proof in proof_jobs(variants, contenders(options), options.seeds[0]) if options.verify == "auto" else ():
         job = next(one for one in jobs if (one.variant.name, one.name) == (proof.variant.name, proof.name))
         write_proof(folder, proof, make(job))
+    return load(folder)
+
+
+def read_summary(folder):
+    request = Request.read(folder, "")
     runs, missing = find_runs(folder, request)
     return summarise(folder, request, runs, len(missing))
+
+
+def answers(folder):
+    """What the first screen of the report says of the first table: question -> answers."""
+    summary = read_summary(folder)
+    return {finding.question: finding.answers for finding in findings(summary, summary.tables[0])}
+
+
+def report(folder):
+    """Makes the report of a comparison; returns the page."""
+    write_report(read_summary(folder))
+    return (folder / "report.html").read_text()
+
+
+def write_missing(folder, make):
+    """Writes the runs that compare.py would make next; returns how many."""
+    jobs = find_runs(folder, Request.read(folder, ""))[1]
+    for number, job in enumerate(jobs, 1000):
+        write_run(folder, job, make(job), number)
+    return len(jobs)
+
+
+def shown(folder, width=80):
+    """What compare.py prints about the results of a comparison; writes its tables, too."""
+    summary = read_summary(folder)
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False)
+    write_tables(summary)
+    print_tables(console, summary)
+    print_conclusions(console, summary)
+    return console.file.getvalue()
 
 
 def write_run(folder, job, truth, number):
@@ -161,15 +191,8 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
     dataset, plan = experiment.dataset, experiment.plan
     losses = 2.3 * np.exp(-np.arange(1, plan.total_steps + 1) / 20) * factor
     count = len(dataset.test_labels)
-    lines = [
-        {
-            "kind": "plan",
-            "implementation": implementation,
-            "total_steps": plan.total_steps,
-            "steps_per_epoch": plan.steps_per_epoch,
-            "num_epochs": epochs,
-        }
-    ]
+    sizes = {"total_steps": plan.total_steps, "steps_per_epoch": plan.steps_per_epoch, "num_epochs": epochs}
+    lines = [{"kind": "plan", "implementation": implementation, **sizes}]
     speed = truth.speed
     if truth.turns and speed is not None:
         speed = sum(turn.images for turn in truth.turns) / sum(turn.seconds for turn in truth.turns)
@@ -179,15 +202,10 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
     for epoch, correct in enumerate(corrects, 1):
         steps = range((epoch - 1) * plan.steps_per_epoch, min(epoch * plan.steps_per_epoch, plan.total_steps))
         lines += [{"kind": "step", "step": step + 1, "loss": losses[step]} for step in steps]
-        evaluation = {
-            "test_loss": 1 / epoch,
-            "test_accuracy": correct / count,
-            "test_correct": correct,
-            "test_count": count,
-        }
+        accuracy = {"test_accuracy": correct / count, "test_correct": correct, "test_count": count}
         seconds = {"train_seconds": epoch_seconds, "eval_seconds": 0.5}
         training = {"train_loss": 2 / epoch, "train_accuracy": correct / count}
-        lines.append({"kind": "epoch", "epoch": epoch, **training, **evaluation, **seconds})
+        lines.append({"kind": "epoch", "epoch": epoch, "test_loss": 1 / epoch, **training, **accuracy, **seconds})
     lines += [turn.model_dump() for turn in truth.turns]
     (run_dir / METRICS_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -195,15 +213,11 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
     logits[corrects[-1] :] = np.roll(logits[corrects[-1] :], 1, axis=1)
     Predictions.make(logits, dataset.test_labels, dataset.test_images).write(run_dir)
     wall = truth.process_seconds - 0.5
-    phases = dict.fromkeys(PHASES, 0.0) | {
-        "imports": 4.0,
-        "build": wall - 9.25,
-        "training": 4.0,
-        "evaluation": 1.0,
-    }
-    fields = {
+    phases = dict.fromkeys(PHASES, 0.0) | {"imports": 4.0, "build": wall - 9.25, "training": 4.0, "evaluation": 1.0}
+    unknown = ("replicas_differ", "skipped_steps", "resumed_from", "device_peak_memory_bytes", "gpu_utilisation")
+    unknown += ("joules_per_image", "energy_source", "cpu_instructions", "processor_note")
+    fields = dict.fromkeys(unknown) | {
         "schema_version": SCHEMA_VERSION,
-        "replicas_differ": None,
         "implementation": implementation,
         "config": config,
         "config_sha256": config.sha256(),
@@ -213,13 +227,11 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "class_names": dataset.class_names,
         "flops_per_image": experiment.network.flops_per_image,
         "num_steps": plan.total_steps,
-        "skipped_steps": None,
         "train_count": plan.train_size,
         "test_count": count,
         "test_correct": corrects[-1],
         "test_accuracy": corrects[-1] / count,
         "test_loss": 1 / epochs,
-        "resumed_from": None,
         "started": started,
         "startup_seconds": 6.0,
         "epoch_train_seconds": [epoch_seconds] * epochs,
@@ -229,18 +241,12 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "warmup_steps": 5,
         "images_per_second": speed,
         "peak_memory_bytes": 500 * 2**20,
-        "device_peak_memory_bytes": None,
         "cpu_utilisation": 0.9,
-        "gpu_utilisation": None,
         "training_other_load": truth.other_load,
-        "joules_per_image": None,
-        "energy_source": None,
         "accelerator": "cpu",
         "devices": config.devices,
         "threads_per_device": config.threads_per_device,
         "device_name": "made up",
-        "cpu_instructions": None,
-        "processor_note": None,
         "machine": MACHINE,
         "versions": {"python": "3.11.0", "made-up": "1.0"},
         "git": {"commit": "a" * 40, "dirty": False},

@@ -1,104 +1,82 @@
-import pytest
-from made_up import MadeUp, comparison, write_run
+"""What a command line asks for: which runs, in which order and folders, with which options."""
 
+import io
+
+import pytest
+from conftest import REPOSITORY
+from made_up import MadeUp, comparison, made_up_turns, read_summary, write_missing
+from rich.console import Console
+
+from common.platform.cli import parse_options
 from common.platform.errors import UserError
-from comparison import run_maker
-from comparison.measure.summary import find_runs, summarise
+from common.platform.machine import num_cores
+from comparison import load, run_maker
 from comparison.plan.jobs import comparison_jobs, make_variants, rate_search_jobs
-from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
+from comparison.plan.options import REPORT_WITH, CompareConfig
 from comparison.plan.request import Request
-from comparison.run_maker import tuned
+from comparison.run_maker import prepare, tuned
 
 
 def study(**options):
     options = CompareConfig(**options)
-    variants = make_variants(options, options.train_config().replace(accelerator="cpu"))
-    return options, variants
+    return options, make_variants(options, options.train_config().replace(accelerator="cpu"))
 
 
-def order(**options):
-    options, variants = study(**options)
-    return [(job.variant.name, job.seed, job.round, job.implementation) for job in comparison_jobs(options, variants)]
-
-
-def test_every_round_runs_each_implementation_once_and_begins_with_another():
-    jobs = order(repeats=4)
-    rounds = [[name for *_, number, name in jobs if number == one] for one in (1, 2, 3, 4)]
+def test_seeds_and_sweeps_are_crossed_and_every_round_begins_with_another_row():
+    jobs = list(comparison_jobs(*study(repeats=4)))
+    rounds = [[job.implementation for job in jobs if job.round == number] for number in (1, 2, 3, 4)]
     assert rounds == [["tf", "pt", "ptl"], ["pt", "ptl", "tf"], ["ptl", "tf", "pt"], ["tf", "pt", "ptl"]]
-    assert [number for *_, number, _ in jobs] == sorted(number for *_, number, _ in jobs)
-
-
-def test_seeds_and_sweeps_are_crossed_with_implementations_and_rounds():
-    jobs = order(repeats=2, seeds=[5, 7], sweep=["batch-size=32,64", "momentum=0,0.9"], implementations=["pt", "ptl"])
-    assert len(jobs) == len(set(jobs)) == 2 * 2 * 4 * 2
-    assert jobs[0] == ("batch-size=32,momentum=0", 5, 1, "pt")
-    assert {seed for _, seed, _, _ in jobs} == {5, 7}
-    # Rounds are the outer loop: every variant is run before the next round begins.
-    assert len({variant for variant, *_ in jobs[:8]}) == 4 and {job[1:3] for job in jobs[:8]} == {(5, 1)}
-    assert jobs[8][0] != jobs[0][0]  # the next round begins with another variant
-
-
-def test_every_run_has_a_folder_of_its_own_that_says_what_it_is():
-    options, variants = study(sweep=["devices=1,2"], seeds=[3], repeats=2)
-    paths = [str(job.path) for job in comparison_jobs(options, variants)]
-    assert len(set(paths)) == len(paths)
-    assert "runs/devices=2,scaling=weak/seed-3/round-2/tf" in paths
-    options, variants = study()
-    assert str(next(comparison_jobs(options, variants)).path) == "runs/seed-0/round-1/tf"
+    sweep = ["batch-size=32,64", "momentum=0,0.9"]
+    jobs = list(comparison_jobs(*study(repeats=2, seeds=[5, 7], sweep=sweep, implementations=["pt", "ptl"])))
+    assert len(jobs) == len({job.path for job in jobs}) == 2 * 2 * 4 * 2
+    assert str(jobs[0].path) == "runs/batch-size=32,momentum=0/seed-5/round-1/pt"
+    # Rounds are the outer loop: every variant is run before the next round begins, with another variant.
+    assert len({job.variant.name for job in jobs[:8]}) == 4 and {(job.seed, job.round) for job in jobs[:8]} == {(5, 1)}
+    assert jobs[8].variant.name != jobs[0].variant.name
 
 
 def test_strong_scaling_keeps_the_batch_weak_scaling_multiplies_it_and_threads_are_shared_out(monkeypatch):
     monkeypatch.setattr("comparison.plan.jobs.num_cores", lambda: 8)
     _, variants = study(sweep=["devices=1,2,4"], batch_size=32)
-    found = {
-        variant.name: (variant.config.devices, variant.config.batch_size, variant.config.threads_per_device)
-        for variant in variants
-    }
+    found = {one.name: (one.config.batch_size, one.config.threads_per_device) for one in variants}
     assert found == {
-        "devices=1,scaling=strong": (1, 32, 2),
-        "devices=2,scaling=strong": (2, 32, 2),
-        "devices=2,scaling=weak": (2, 64, 2),
-        "devices=4,scaling=strong": (4, 32, 2),
-        "devices=4,scaling=weak": (4, 128, 2),
+        "devices=1,scaling=strong": (32, 2),
+        "devices=2,scaling=strong": (32, 2),
+        "devices=2,scaling=weak": (64, 2),
+        "devices=4,scaling=strong": (32, 2),
+        "devices=4,scaling=weak": (128, 2),
     }
-    _, variants = study(sweep=["devices=1,2"], scaling="weak", threads_per_device=3)
-    assert [(variant.config.batch_size, variant.config.threads_per_device) for variant in variants] == [
-        (64, 3),
-        (128, 3),
-    ]
-
-
-def test_weak_scaling_multiplies_the_batch_by_the_devices_on_all_nodes():
-    for devices, batches in ((1, [32, 32, 96]), (2, [32, 64, 32, 192])):
-        _, variants = study(sweep=["num-nodes=1,3"], devices=devices, batch_size=32)
-        assert [variant.config.batch_size for variant in variants] == batches
-        assert {variant.config.threads_per_device for variant in variants} == {"auto"}  # each node has as many devices
-    with pytest.raises(UserError, match="num-nodes=auto,2: should be numbers of nodes"):
-        study(sweep=["num-nodes=auto,2"])
+    _, variants = study(sweep=["num-nodes=1,3"], devices=2, batch_size=32)  # the devices on all nodes count
+    assert [variant.config.batch_size for variant in variants] == [32, 64, 32, 192]
+    assert {variant.config.threads_per_device for variant in variants} == {"auto"}  # each node has as many devices
 
 
 def test_the_learning_rate_is_kept_or_scaled_with_the_batch():
-    for rule, rates in ((["keep"], [0.1, 0.1, 0.1]), (["linear"], [0.05, 0.1, 0.4])):
-        _, variants = study(sweep=["batch-size=32,64,256"], learning_rate=0.1, sweep_learning_rate=rule)
+    for sweep, rule, rates in (
+        (["batch-size=32,64,256"], ["keep"], [0.05, 0.05, 0.05]),
+        (["batch-size=32,64,256"], ["linear"], [0.025, 0.05, 0.2]),
+        (["learning-rate=0.01,0.1", "batch-size=64,128"], ["linear"], [0.01, 0.02, 0.1, 0.2]),
+    ):
+        _, variants = study(sweep=sweep, sweep_learning_rate=rule)
         assert [variant.config.learning_rate for variant in variants] == pytest.approx(rates)
 
 
-def test_a_swept_learning_rate_is_scaled_too_and_not_tuned():
-    options = {"sweep": ["learning-rate=0.01,0.1", "batch-size=64,128"], "batch_size": 64}
-    _, variants = study(**options, sweep_learning_rate=["linear"])
-    assert [variant.config.learning_rate for variant in variants] == pytest.approx([0.01, 0.02, 0.1, 0.2])
-    with pytest.raises(UserError, match="--sweep-learning-rate linear: 2e.38 should be less than or equal to"):
-        study(sweep=["batch-size=64,128"], learning_rate=1e38, sweep_learning_rate=["linear"])
-    with pytest.raises(UserError, match="where a sweep sets the learning rate itself"):
-        study(**options, sweep_learning_rate=[0.1])
+# --- The search for a learning rate ---
+
+SEARCH = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": [0.1, 0.2]}
 
 
-def test_a_rate_search_has_runs_of_its_own_and_seeds_that_are_not_reported():
-    options, variants = study(sweep=["batch-size=32,64"], sweep_learning_rate=[0.1, 0.2, 0.4], seeds=[0, 4])
-    jobs = list(rate_search_jobs(options, variants))
-    assert len(jobs) == 2 * 3 * 2 and {job.implementation for job in jobs} == {"tf"}
-    assert {job.seed for job in jobs} == {5, 6}
+def test_a_rate_search_has_seeds_that_are_not_reported():
+    jobs = list(rate_search_jobs(*study(**SEARCH, seeds=[0, 4])))
+    assert len(jobs) == 2 * 2 * 2 and {job.implementation for job in jobs} == {"tf"}
     assert str(jobs[0].path) == "rate-search/batch-size=32/learning-rate=0.1/seed-5/round-1/tf"
+
+
+def chosen(folder, make, target=None, only=lambda job: job.rate_search, **options):
+    comparison(folder, make, only=only, **SEARCH, **options)
+    summary = read_summary(folder)
+    variants = make_variants(summary.request.options, summary.request.config)
+    return [variant.config.learning_rate for variant in tuned(variants, list(summary.runs), target)]
 
 
 def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
@@ -112,15 +90,9 @@ def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
     def make(job):
         return MadeUp(accuracies=accuracies[job.config.batch_size, job.config.learning_rate])
 
-    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": [0.1, 0.2]}
-    summary = comparison(tmp_path, make, only=lambda job: job.rate_search, epochs=3, **options)
-    assert summary.missing == 6 and not summary.tables
-    request = summary.request
-    variants = make_variants(request.options, request.config)
-    for target, rates in ((0.9, [0.1, 0.2]), (None, [0.2, 0.2])):
-        found = tuned(variants, list(summary.runs), target)
-        assert [one.config.learning_rate for one in found] == rates
-    assert [run.epochs_to(0.9) for run in summary.runs] == [2, 3, None, None]
+    assert chosen(tmp_path / "a", make, target=0.9, epochs=3) == [0.1, 0.2]
+    assert chosen(tmp_path / "b", make, epochs=3) == [0.2, 0.2]
+    assert chosen(tmp_path / "c", lambda job: MadeUp(), only=lambda job: True) == [0.05, 0.05]  # keeps what has run
 
 
 def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path):
@@ -129,85 +101,109 @@ def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path)
         failure = "exit status 1" if risky and job.seed == 3 else None
         return MadeUp(accuracies=(0.5, 0.99 if risky else 0.9), failure=failure)
 
-    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": [0.1, 0.2], "seeds": [0, 1]}
-    summary = comparison(tmp_path / "a", make, only=lambda job: job.rate_search, **options)
-    variants = make_variants(summary.request.options, summary.request.config)
-    assert [one.config.learning_rate for one in tuned(variants, list(summary.runs), None)] == [0.1, 0.1]
-    summary = comparison(
-        tmp_path / "b", lambda job: MadeUp(failure="exit status 1"), only=lambda job: job.rate_search, **options
-    )
-    with pytest.raises(
-        UserError, match="none of the rates could be trained for batch-size=32: exit status 1: the reason"
-    ):
-        tuned(variants, list(summary.runs), None)
+    assert chosen(tmp_path / "a", make, seeds=[0, 1]) == [0.1, 0.1]
+    with pytest.raises(UserError, match="none of the rates could be trained for batch-size=32: exit status 1: the rea"):
+        chosen(tmp_path / "b", lambda job: MadeUp(failure="exit status 1"))
 
 
-def test_what_has_been_run_keeps_its_rate(tmp_path):
-    options = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": [0.1, 0.2]}
-    summary = comparison(tmp_path, lambda job: MadeUp(), **options)
-    variants = make_variants(summary.request.options, summary.request.config)
-    assert [one.config.learning_rate for one in tuned(variants, list(summary.runs), None)] == [0.05, 0.05]
+# --- Mistakes and notes, before anything is started ---
 
 
 @pytest.mark.parametrize(
-    ("sweep", "message"),
+    ("options", "message"),
     [
-        (["batch-size"], "should be OPTION=VALUE"),
-        (["batch-size="], "should be OPTION=VALUE"),
-        (["batch-size=32,"], "should be OPTION=VALUE"),
-        (["colour=red"], "--colour cannot be swept"),
-        (["seed=1,2"], "seeds have an option of their own, --seeds"),
-        (["data-dir=a,b"], "--data-dir cannot be swept"),
-        (["batch-size=32,32"], "32 and 32 are the same value"),
-        (["learning-rate=0.1,0.2,0.10"], "0.1 and 0.10 are the same value"),
-        (["batch-size=16,016"], "16 and 016 are the same value"),
-        (["nesterov=true,True"], "true and True are the same value"),
-        (["batch-size=32,x"], "--sweep batch-size=x: should be a valid integer"),
-        (["batch-size=32,0"], "--sweep batch-size=0: should be greater than 0"),
-        (["momentum=0.9", "momentum=0.5"], "momentum is swept twice"),
-        (["devices=1,auto"], "should be numbers of devices"),
-        (["nesterov=true", "momentum=0,0.9"], "--nesterov true needs --momentum above 0"),
+        ("--implementations tf mxnet", "--implementations mxnet: not one of"),
+        ("--implementations tf tf", "--implementations tf: named twice"),
+        ("--python tf=/none", "--python tf=/none: no program at /none"),
+        ("--output-dir common", "--output-dir common: is not empty"),
+        ("--ratio-within 0.01%", "--repeats 3: with --ratio-within, 3 rounds are run in any case"),
+        ("--scaling weak", "--scaling weak: needs --sweep devices=N,N or num-nodes=N,N"),
+        ("--resume nowhere", "--resume nowhere: holds no comparison"),
+        ("--resume a --output-dir b", "--output-dir and --resume: give only one of them"),
+        ("--sweep =3", "--sweep =3: should be OPTION=VALUE,VALUE,..."),
+        ("--sweep seed=1,2", "--sweep seed=1,2: --seed cannot be swept; seeds have an option of their own, --seeds"),
+        ("--sweep learning-rate=0.1,0.10", "--sweep learning-rate=0.1,0.10: 0.1 and 0.10 are the same value"),
+        ("--sweep devices=1,auto", "--sweep devices=1,auto: should be numbers of devices"),
+        ("--sweep nesterov=true momentum=0,0.9", "--sweep nesterov=true momentum=0: --nesterov true needs --momentum"),
+        ("--sweep model=cnn,lenet", "--model lenet: needs images of at least 16 x 16"),
+        ("--sweep momentum=0,0.9 --sweep-learning-rate linear", "--sweep-learning-rate linear: no sweep changes the"),
     ],
 )
-def test_sweeps_that_can_not_be_are_reported(sweep, message):
-    with pytest.raises(UserError, match=message):
-        study(sweep=sweep)
+def test_mistakes_are_one_line_that_names_the_option(monkeypatch, options, message):
+    monkeypatch.chdir(REPOSITORY)
+    with pytest.raises(UserError) as error:
+        prepare(parse_options(CompareConfig, "compare.py", "", options.split()), Console())
+    assert str(error.value).startswith(message)
 
 
-def test_a_rule_for_the_learning_rate_needs_a_sweep_that_changes_the_batch():
-    with pytest.raises(UserError, match="no sweep changes the batch size"):
-        study(sweep=["momentum=0,0.9"], sweep_learning_rate=["linear"])
+@pytest.mark.parametrize(
+    ("options", "modes", "note"),
+    [
+        ({}, ["tutorial", "plain"], ""),
+        ({"devices": 4}, ["plain"], "only --mode plain: 4 devices can't share 1,442 training examples equally"),
+        ({"devices": 2, "strategy": "fsdp"}, ["plain"], "only --mode plain: --strategy fsdp: not with --mode tutorial"),
+        ({"mode": ["plain"], "devices": 1024, "batch_size": 1024}, ["plain"], f"1024 x 1 threads on {num_cores()}"),
+        ({"mode": ["plain"], "threads_per_device": 1024}, ["plain"], f"1 x 1024 threads on {num_cores()} cores wait"),
+    ],
+)
+def test_what_a_user_should_know_is_said_before_the_runs(tmp_path, options, modes, note):
+    """A tutorial is a row unless it would be another training; more threads than cores are a note."""
+    given = {"output_dir": tmp_path, "implementations": ["pt"], "accelerator": "cpu", **options}
+    output = io.StringIO()
+    _, request = prepare(CompareConfig(**given), Console(file=output, width=200))
+    assert request.options.modes == modes
+    assert [note in line for line in output.getvalue().splitlines() if line.startswith("note: ")][:1] == [True] * bool(
+        note
+    )
 
 
-@pytest.mark.parametrize("first", ["retake", "keep"])
-@pytest.mark.parametrize("kinds", [REPORT_WITH, RESUME_WITH])
-def test_stored_rounds_are_judged_anew(tmp_path, first, kinds):
+# --- Further rounds ---
+
+
+def test_stored_rounds_are_judged_anew(tmp_path):
     def make(job):
         return MadeUp(speed=1000.0 * job.round, other_load=0.5 * (job.round == 2))
 
-    options = {"implementations": ["tf", "pt"], "repeats": 4, "verify": "never"}
-    comparison(tmp_path, make, **options, disturbed=first)
-    request = Request.read(tmp_path, "--report-only")
-    _, missing = find_runs(tmp_path, request)
-    assert [job.round for job in missing] == ([5, 5] if first == "retake" else [])
-    for number, job in enumerate(missing, 100):
-        write_run(tmp_path, job, make(job), number)
+    comparison(tmp_path, make, implementations=["tf", "pt"], repeats=4, verify="never")
+    assert write_missing(tmp_path, make) == 2  # the disturbed round is made again
 
-    def judged(request, disturbed):
-        given = CompareConfig(disturbed=disturbed)
-        request = request.model_copy(update={"options": given.applied_to(request.options, tmp_path, kinds)})
-        runs, missing = find_runs(tmp_path, request)
-        (table,) = summarise(tmp_path, request, runs, len(missing)).tables
-        return request, len(runs), [job.round for job in missing], table.rows[1].num_rounds
+    def judged(disturbed):
+        request = Request.read(tmp_path, "")
+        options = CompareConfig(disturbed=disturbed).applied_to(request.options, tmp_path, REPORT_WITH)
+        request.model_copy(update={"options": options}).write(tmp_path)
+        found = load(tmp_path)
+        return len(found.runs), found.missing, found.rows["num_rounds"][1]
 
-    request, *kept = judged(request, "keep")
-    assert kept == ([10, [], 5] if first == "retake" else [8, [], 4])
-    _, *retaken = judged(request, "retake")
-    assert retaken == ([10, [], 4] if first == "retake" else [8, [5, 5], 3])
+    assert judged("keep") == (10, 0, 5) and judged("retake") == (10, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "options", "rounds"),
+    [
+        ([], {"repeats": 3}, 3),
+        ([1, 3], {"repeats": 3}, 5),
+        (range(1, 20), {"repeats": 5}, 8),  # at most half as many extra rounds as requested, rounded up
+        ([], {"repeats": 10, "ratio_within": 0.2}, 3),  # as soon as the interval is narrow, but not before the third
+        ([2], {"repeats": 10, "ratio_within": 0.2}, 4),
+        ([], {"repeats": 10, "ratio_within": 0.001}, 10),
+    ],
+)
+def test_rounds_end_when_enough_are_undisturbed_or_the_interval_is_narrow(tmp_path, disturbed, options, rounds):
+    def make(job):
+        loads = [0.6 * (job.round in disturbed)] * 20
+        speed = 1000.0 + 10 * job.round * (job.name == "pt")
+        return MadeUp(turns=made_up_turns([speed] * 20, loads=loads))
+
+    comparison(tmp_path, make, implementations=["tf", "pt"], verify="never", **options)
+    while write_missing(tmp_path, make):
+        pass
+    assert load(tmp_path).runs["round"].max() == rounds
 
 
 def test_runs_that_had_ended_but_were_not_audited_when_it_was_interrupted_are_audited(tmp_path, monkeypatch):
-    summary, audited = comparison(tmp_path, verify="never"), []
+    audited = []
+    comparison(tmp_path, verify="never")
+    summary = read_summary(tmp_path)
     (summary.runs[1].run_dir / "states").mkdir()
     (summary.runs[1].run_dir / "audits.json").unlink()
     monkeypatch.setattr(run_maker, "make_audits", lambda run_dir, steps: audited.append(run_dir))

@@ -2,7 +2,6 @@
 
 import math
 import os
-from dataclasses import replace
 
 import numpy as np
 
@@ -34,11 +33,10 @@ class Fake(Framework):
         pass
 
 
-def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, others=lambda config: 0.0):
+def run(name, loss_factor=1.0, before_finish=lambda: None, others=lambda config: 0.0):
     """Trains nothing: the losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step.
 
     Args:
-      test_count_less: the number of test examples that are left out.
       others: the share of the cores that other programs seem to use. The real share depends on other tests.
     """
     with as_program(f"python -m {name}_impl"):
@@ -50,10 +48,6 @@ def run(name, loss_factor=1.0, test_count_less=0, before_finish=lambda: None, ot
         experiment = with_run_dir(Experiment.make(resolve_settings(config, Settings(compile=True))), name)
         if config.dry_run:
             return
-        if test_count_less:
-            dataset = experiment.dataset
-            images, labels = dataset.test_images[:-test_count_less], dataset.test_labels[:-test_count_less]
-            experiment = replace(experiment, dataset=replace(dataset, test_images=images, test_labels=labels))
         monitor.Load.of = lambda *_: monitor.Load(own=0.9, other=others(config))
         with Recorder(Fake(name), experiment, timeline, rank=0, measures=True) as recorder:
             step = 0

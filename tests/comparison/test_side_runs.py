@@ -1,0 +1,207 @@
+"""Runs beside the measured ones: `--check-learning` and `--profile N`, and what tables and report say of them."""
+
+import sys
+
+import numpy as np
+import pytest
+from conftest import ONE_ROUND, changed_code, run
+from made_up import MadeUp, comparison, read_summary, report, shown, write_files
+
+from common.data.datasets import load_dataset
+from common.record.profile import Profile, ProfiledOperation
+from common.record.results import EpochLine
+from common.spec.options import TrainConfig
+from comparison import load
+from comparison.plan.jobs import make_variants
+from comparison.prove.learning import Fit, by_heart, evaluated_on_training, make_memorising_runs, make_whole_set_runs
+from comparison.run.program import Ended
+from comparison.run.side_runs import SideRunner, make_profiles
+
+# --- Under- and overfitting ---
+
+
+def epochs(losses, accuracy, count=1000):
+    """Evaluations of so many examples with these losses; `accuracy`: of the last one, which is what counts."""
+    return [
+        EpochLine(
+            kind="epoch",
+            epoch=number,
+            train_loss=1.0,
+            train_accuracy=0.5,
+            test_loss=loss,
+            test_accuracy=accuracy,
+            test_correct=round(accuracy * count),
+            test_count=count,
+            train_seconds=1.0,
+            eval_seconds=0.1,
+        )
+        for number, loss in enumerate(losses, 1)
+    ]
+
+
+FALLING = [0.9, 0.5, 0.3, 0.2, 0.15, 0.12, 0.1]
+RISING = [0.9, 0.6, 0.5, 0.55, 0.6, 0.7, 0.8]
+
+
+def fit(train_losses, train_accuracy, test_losses, test_accuracy, count=1000, commonest=0.1):
+    return Fit(epochs(train_losses, train_accuracy, count), epochs(test_losses, test_accuracy, count), commonest)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "found", "says"),
+    [
+        ("fits", fit(FALLING, 1.0, FALLING, 0.995), "100.00% of training images and 99.50% of test images are right"),
+        # Ten test images of twenty more wrong: chance explains it.
+        ("fits", fit(FALLING, 1.0, FALLING, 0.9, count=20), "losses are 0.1000 and 0.1000"),
+        ("overfits", fit(FALLING, 0.95, FALLING, 0.85), "augmentation"),
+        ("underfits", fit(FALLING, 0.85, FALLING, 0.84), "try more epochs"),
+        ("underfits", fit([2.0, 0.5, 0.5], 0.85, FALLING[:3], 0.84), "no longer falls"),
+        # The larger part of the error is there on training images, too.
+        ("underfits", fit(FALLING, 0.80, FALLING, 0.70), "try more epochs"),
+        ("overfits", fit(FALLING, 0.995, RISING, 0.992), "lowest after epoch 3 and has risen by 27% since"),
+        # A loss that rises on training images as well: it diverges, and does not overfit.
+        ("underfits", fit(RISING, 0.9, RISING, 0.9), "no longer falls"),
+        # One bad epoch is noise.
+        ("fits", fit(FALLING, 1.0, [*FALLING[:-1], 0.14], 1.0), ""),
+        ("fits", fit(FALLING[:3], 1.0, RISING[2:5], 1.0), ""),  # too few epochs to tell
+        ("learns nothing", fit([2.3] * 7, 0.11, [2.3] * 7, 0.1), "another learning rate"),
+        ("learns nothing", fit([0.7] * 7, 0.5, [0.7] * 7, 0.5, commonest=0.5), "another learning rate"),
+        ("underfits", fit([0.6] * 7, 0.6, [0.6] * 7, 0.6, commonest=0.5), "no longer falls"),
+    ],
+)
+def test_the_larger_part_of_the_error_is_what_it_is_called_for(verdict, found, says):
+    assert found.verdict == verdict and says in found.words
+
+
+def test_equal_trainings_are_rarely_called_overfitting():
+    """Of networks that are right on 95 % of all images, training and test images alike, chance alone decides."""
+    rights = np.random.default_rng(0).binomial(500, 0.95, (300, 2)) / 500
+    verdicts = [fit(FALLING, train, FALLING, test, count=500).verdict for train, test in rights]
+    assert verdicts.count("overfits") <= 15
+
+
+# --- The check of learning ---
+
+
+def test_the_small_set_is_learned_without_what_prevents_that():
+    without = {"weight_decay": 0.1, "label_smoothing": 0.1, "random_crop": 2, "horizontal_flip": True}
+    kept = {"batch_size": 48, "learning_rate": 0.03, "momentum": 0.5, "model": "mnist_dropout", "dataset": "mnist"}
+    small = by_heart(TrainConfig(**kept, **without, schedule="one-cycle", epochs=1, max_steps=10))
+    assert (small.train_size, small.test_size, small.evaluate_on, small.schedule) == (64, 64, "train", "constant")
+    assert small.plan(64).total_steps == 200 and not any(getattr(small, name) for name in without)
+    assert {name: getattr(small, name) for name in kept} == kept
+    assert by_heart(TrainConfig(devices=128, batch_size=256)).train_size == 128  # an image for each replica
+
+
+def test_evaluating_on_training_images_takes_those_that_are_trained_on():
+    assert evaluated_on_training(TrainConfig()) == TrainConfig(evaluate_on="train", test_size=355)
+    data = load_dataset(TrainConfig(train_size=100, test_size=30, evaluate_on="train"))
+    assert np.array_equal(data.test_images, data.train_images[:30])
+    assert np.array_equal(data.train_images, load_dataset(TrainConfig()).train_images[:100])
+
+
+class Launcher:
+    """Writes what runs leave; those of `failing` fail, and those of `unable` get no more than half right."""
+
+    def __init__(self, failing=(), unable=()):
+        self.failing, self.unable, self.programs = failing, unable, []
+
+    def run(self, groups, at_once, timeout, follower):
+        for program in (program for group in groups for program in group):
+            self.programs.append(program)
+            program.run_dir.mkdir(parents=True)
+            name, ended = program.implementation, Ended.unknown("exit status 1")
+            if name in self.failing:
+                (program.run_dir / "log.txt").write_text("epoch 1/200\nerror: training diverged\n")
+            else:
+                last = 0.5 if name in self.unable else 1.0
+                accuracies = (0.5, *[last] * 199) if program.config.train_size == 64 else (0.5, 0.9)
+                write_files(program.run_dir, name, program.config, MadeUp(accuracies=accuracies), 1.0)
+                ended = ended.model_copy(update={"failure": None})
+            follower.ended(program, ended)
+
+
+def side_runner(folder, launcher, said):
+    request = read_summary(folder).request
+    return SideRunner(folder, request, make_variants(request.options, request.config), said.append, launcher.run)
+
+
+def checked(folder, **launcher):
+    """The rows of a comparison that was checked, what was said meanwhile, and the programs that were run."""
+    comparison(folder, check_learning=True, seeds=[3, 4])
+    said, launcher = [], Launcher(**launcher)
+    runner = side_runner(folder, launcher, said)
+    for _ in range(2):  # the second time, all are there
+        make_memorising_runs(runner)
+        make_whole_set_runs(runner)
+    return load(folder).rows.set_index("implementation"), said, launcher.programs
+
+
+def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path):
+    rows, said, programs = checked(tmp_path, unable=("pt",))
+    assert said == [
+        "check of learning, memorising a few training images: TensorFlow, PyTorch, Lightning",
+        "check of learning, loss on all training images: TensorFlow, PyTorch, Lightning",
+    ]
+    assert len(programs) == 6 and {program.config.seed for program in programs} == {3}
+    assert rows["status"].to_dict() == {"tf": "ok", "pt": "does not learn", "ptl": "ok"}
+    note = rows.loc["pt", "note"]
+    assert "it did not memorise 64 training images in 200 steps (32 were right at best)" in note
+    assert "TensorFlow and Lightning did: look for a mistake in PyTorch" in note
+    assert rows.loc["tf", "small_set_steps"] == 2 and rows["learning"]["tf"] == "underfits"
+    printed = shown(tmp_path)
+    assert "TensorFlow, Lightning: memorised 64 training images in 2 steps\n" in printed
+    assert "PyTorch trained" not in printed  # who learns nothing is fast in vain
+    page = report(tmp_path)
+    assert "<h2>Does it learn?</h2>" in page and 'id="learning"' in page and "Underfitting or overfitting" in page
+    assert "TensorFlow, Lightning: memorised 64 training images in 2 steps" in page
+
+
+def test_where_no_row_can_learn_the_options_are_at_fault(tmp_path):
+    rows, said, _ = checked(tmp_path, failing=("tf",), unable=("pt", "ptl"))
+    assert "no check of learning of TensorFlow: exit status 1; see learning/tf/small/log.txt" in said
+    assert set(rows["status"]) == {"does not learn"}
+    assert all("no row did: look at the options first" in note for note in rows["note"])
+    assert "exit status 1: error: training diverged" in rows.loc["tf", "note"]
+
+
+@pytest.mark.slow
+def test_an_implementation_that_learns_nothing_is_found(tmp_path):
+    """A step that forgets the gradients of all but the last layer's biases."""
+    step = "    scaler.step(optimizer)\n"
+    forgets = "    for parameter in list(model.parameters())[:-1]:\n        parameter.grad = None\n"
+    folder = changed_code(tmp_path / "code", "pt_impl/train.py", step, forgets + step)
+    options = ("--check-learning", "--verify", "never", "--epochs", 2, *ONE_ROUND, "--output-dir", tmp_path / "found")
+    done = run(sys.executable, "compare.py", *options, cwd=folder, expect=1)
+    assert "PyTorch: does not learn: it did not memorise 64 training images in 200 steps" in done.stdout
+    assert "TensorFlow and Lightning did: look for a mistake in PyTorch" in done.stdout
+
+
+# --- Profiles ---
+
+
+class Profiler(Launcher):
+    """All programs succeed, except PyTorch's."""
+
+    def run(self, groups, at_once, timeout, follower):
+        self.programs = [program for group in groups for program in group]
+        for program in self.programs:
+            program.run_dir.mkdir(parents=True)
+            if program.implementation != "pt":
+                operations = [ProfiledOperation(name=f"<conv {n}>", calls=6, seconds=n) for n in range(20)]
+                Profile.make(program.implementation, 11, 3, 0.6, operations).write(program.run_dir)
+
+
+def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path):
+    comparison(tmp_path, profile=3)
+    said, launcher = [], Profiler()
+    runner = side_runner(tmp_path, launcher, said)
+    make_profiles(runner, 3)
+    assert said == ["profiling 3 steps of TensorFlow, PyTorch, Lightning"]
+    assert {(program.config.profile, program.config.max_steps) for program in launcher.programs} == {(3, 39)}
+    make_profiles(runner, 3)
+    assert [program.implementation for program in launcher.programs] == ["pt"]  # the other profiles exist already
+    page = report(tmp_path)
+    assert page.count("&lt;conv 19&gt;") == 2 and "&lt;conv 9&gt;" not in page  # ten operations of each profile
+    assert 'href="profiles/tf/profile/trace.json.gz"' in page and "steps 11 to 13, 200.00 ms each" in page
+    assert "Does it learn?" not in page  # without --check-learning
