@@ -72,7 +72,7 @@ def checkpoint(run_dir, step):
     )
 
 
-@pytest.mark.quick("sgd-('tf'", "adamw-('ptl'")
+@pytest.mark.quick("sgd-('pt', 'tuned', 1)", "adamw-('keras', 'tuned', 1)")
 @pytest.mark.xdist_group("checkpoints")
 @pytest.mark.parametrize(("scenario", "begins", "step", "goes_on"), [*handed_on()], ids=str)
 def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes_on):

@@ -33,8 +33,8 @@ def reference(tmp_path_factory):
 @pytest.mark.parametrize(
     ("implementation", "mode", "devices"),
     [
-        *(("tf", "plain", 2), ("tf", "tuned", 3), ("pt", "plain", 2), ("pt", "tuned", 3)),
-        *(("ptl", "plain", 3), ("ptl", "tuned", 2), ("jax", "plain", 3), ("jax", "tuned", 1)),
+        *(("tf", "plain", 2), ("tf", "tuned", 3), ("pt", "plain", 2)),
+        *(("ptl", "plain", 3), ("ptl", "tuned", 2), ("jax", "tuned", 3)),
     ],
 )
 def test_small_batches_are_one_large_batch(reference, tmp_path, implementation, mode, devices):
@@ -65,7 +65,7 @@ def test_small_batches_of_a_run_that_ends_early(tmp_path, implementation, cut, m
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("accumulated")
-@pytest.mark.parametrize(("implementation", "mode"), [("tf", "tuned"), ("pt", "plain"), ("ptl", "tuned")])
+@pytest.mark.parametrize(("implementation", "mode"), [("tf", "tuned"), ("ptl", "plain")])
 def test_the_first_steps_agree_where_losses_are_scaled(reference, tmp_path, implementation, mode):
     options = (*OPTIONS, *THREE_BATCHES, "--precision", "16-mixed", "--mode", mode, "--devices", 2)
     losses = np.array(read_step_losses(train(implementation, tmp_path, *options)))[:10]
@@ -73,7 +73,7 @@ def test_the_first_steps_agree_where_losses_are_scaled(reference, tmp_path, impl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("pt", "tuned"), ("ptl", "plain")])
+@pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("ptl", "tuned")])
 def test_statistics_are_of_one_batch_at_a_time(tmp_path, implementation, mode):
     options = (*DATA, "--model", "resnet8", "--batch-size", 10, "--epochs", 1, "--learning-rate", 0.01)
     options = (*options, "--accumulate-grad-batches", 2, "--devices", 2)

@@ -42,7 +42,6 @@ RUNS = [
     *((scenario, *of, *ways[row % len(ways)]) for of, ways in OWN.items() for row, scenario in enumerate(SCENARIOS)),
     ("clipped", "tf", "mirrored", "tuned", 1),
     ("normalised", "keras", "mirrored", "plain", 1),
-    ("accumulated", "pt", "ddp", "plain", 1),
     ("accumulated", "pt", "ddp_find_unused_parameters_true", "tuned", 2),
     ("normalised", "ptl", "ddp", "tuned", 1),
     ("clipped", "ptl", "ddp_find_unused_parameters_true", "plain", 2),
@@ -102,7 +101,6 @@ def test_microbatches_are_normalised_each_by_itself_alike_in_all(tmp_path, imple
         ("ptl", "tuned", ("--precision", "16-mixed")),
         ("pt", "tuned", ("--precision", "bf16-mixed")),
         ("pt", "tuned", ("--compile", "true")),
-        ("ptl", "plain", ("--compile", "true")),
         ("ptl", "plain", ("--save-first-batch", "true")),
     ],
 )

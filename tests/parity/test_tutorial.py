@@ -64,7 +64,7 @@ def test_tutorials_are_the_same_training(reference, tmp_path, scenario, implemen
 
 
 @pytest.mark.quick("pt")
-@pytest.mark.parametrize("implementation", ["tf", "keras", "pt", "ptl"])
+@pytest.mark.parametrize("implementation", ["tf", "keras", "pt"])
 def test_audits_say_where_unequal_shards_make_another_training(tmp_path, implementation):
     """JAX has no shards of its own: a batch is one array."""
     options = ("--mode", "tutorial", "--devices", 2, "--train-size", 165, "--batch-size", 32, "--epochs", 3)

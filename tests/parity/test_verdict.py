@@ -39,7 +39,7 @@ def draw(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(RANDOM_SETTINGS // 6))
+@pytest.mark.parametrize("number", range(RANDOM_SETTINGS // 10))
 def test_no_implementation_mode_or_number_of_devices_is_accused(tmp_path, number):
     """Judges as compare.py does: configurations on 1, 2 or 3 devices, each row against the first one."""
     config = draw(np.random.default_rng([21, number])).replace(devices=1 + number % 3)
