@@ -9,6 +9,11 @@ from common.platform.files import read_safetensors
 from common.record.predictions import Predictions
 from common.record.results import EpochLine, read_metrics, read_step_losses
 
+# Images that are neither square nor grey. The batch sizes of the tests do not divide the training set.
+COLOURS = (
+    *("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51),
+    *("--precision", 64),
+)
 # How many random settings each test of them draws, in multiples of ten.
 RANDOM_SETTINGS = int(os.environ.get("TEST_SETTINGS", "30"))
 

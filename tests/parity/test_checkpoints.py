@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from agreement import assert_the_same
+from agreement import COLOURS, assert_the_same
 from conftest import (
     CPU,
     IMPLEMENTATIONS,
@@ -29,7 +29,6 @@ from common.record.checkpoints import CHECKPOINTS_DIR, checkpoint_dirs
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
-DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51, "--precision", 64)
 # An epoch has 28 steps; the last step has 7 examples. Checkpoints are in the second and in the third epoch.
 STEPS = ("--batch-size", 12, "--epochs", 4, "--checkpoint-every", 38)
 DRAWN = ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true")
@@ -59,7 +58,7 @@ def begun(tmp_path_factory):
 
     @functools.cache
     def trained(scenario, implementation, mode, devices):
-        options = (*DATA, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices)
+        options = (*COLOURS, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices)
         return train(implementation, tmp_path_factory.mktemp(scenario), *options)
 
     return trained
@@ -81,7 +80,7 @@ def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes
     assert_the_same(reference, first, tolerance, steps=112)  # a whole run with checkpoints
     folder = checkpoint(first, step)
     implementation, mode, devices = goes_on
-    options = (*DATA, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices, "--resume", folder)
+    options = (*COLOURS, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices, "--resume", folder)
     other = train(implementation, tmp_path / "r", *options)
     assert_the_same(reference, other, tolerance, steps=112)
     result = read_result(other)
@@ -103,7 +102,7 @@ def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes
 )
 def test_sharded_weights_and_stages_go_on(begun, tmp_path, scenario, implementation, strategy, mode):
     reference, tolerance = begun(scenario, "pt", "plain", 1), TOLERANCES.get(scenario, 1e-12)
-    options = (*DATA, *STEPS, *SCENARIOS[scenario])
+    options = (*COLOURS, *STEPS, *SCENARIOS[scenario])
     more = ("--mode", mode, "--strategy", strategy, "--devices", 2)
     first = train(implementation, tmp_path / "a", *options, *more)
     other = train(implementation, tmp_path / "b", *options, *more, "--resume", checkpoint(reference, 38))
@@ -120,7 +119,7 @@ def test_sharded_weights_and_stages_go_on(begun, tmp_path, scenario, implementat
 )
 def test_every_epoch_has_its_checkpoint_and_accumulated_batches_go_on(tmp_path, implementation, mode, devices):
     batches = () if implementation == "keras" else ("--batch-size", 4, "--accumulate-grad-batches", 3)
-    options = (*DATA, *STEPS, *ADAM, *batches, "--checkpoint-every", "epoch")
+    options = (*COLOURS, *STEPS, *ADAM, *batches, "--checkpoint-every", "epoch")
     more = ("--mode", mode, "--devices", devices)
     reference = train("pt", tmp_path / "reference", *options)
     first = train(implementation, tmp_path / "a", *options, *more)
@@ -130,7 +129,7 @@ def test_every_epoch_has_its_checkpoint_and_accumulated_batches_go_on(tmp_path, 
         assert_the_same(reference, one, 1e-12, steps=112)
 
 
-HALF = (*DATA, *STEPS, "--precision", "16-mixed", "--optimizer", "adam", "--learning-rate", 0.003)
+HALF = (*COLOURS, *STEPS, "--precision", "16-mixed", "--optimizer", "adam", "--learning-rate", 0.003)
 
 
 @pytest.mark.slow
@@ -263,14 +262,14 @@ MUTATIONS = {
 
 @pytest.mark.slow
 def test_a_finished_run_is_trained_longer_where_its_learning_rates_do_not_depend_on_its_length(tmp_path):
-    options = (*DATA, "--schedule", "constant", "--checkpoint-every", "epoch")
+    options = (*COLOURS, "--schedule", "constant", "--checkpoint-every", "epoch")
     whole = train("pt", tmp_path / "whole", *options, "--epochs", 4)
     short = train("pt", tmp_path / "short", *options, "--epochs", 2)
     longer = train("tf", tmp_path / "longer", *options, "--epochs", 4, "--resume", short)
     assert find_departure(whole, longer, 1e-12) is None
-    cosine = (*DATA, "--epochs", 2, "--checkpoint-every", "epoch", "--run-dir", tmp_path / "cosine")
+    cosine = (*COLOURS, "--epochs", 2, "--checkpoint-every", "epoch", "--run-dir", tmp_path / "cosine")
     run(sys.executable, "-m", "pt_impl", *cosine, cwd=REPOSITORY)
-    command = (sys.executable, "-m", "pt_impl", *DATA, "--epochs", 4, "--resume", tmp_path / "cosine")
+    command = (sys.executable, "-m", "pt_impl", *COLOURS, "--epochs", 4, "--resume", tmp_path / "cosine")
     why = "was made with --epochs 2, not 4; the learning rates of its steps depend on it (--schedule cosine)"
     assert why in run(*command, "--run-dir", tmp_path / "none", cwd=REPOSITORY, expect=2).stderr
 
@@ -280,6 +279,6 @@ def test_each_mistake_is_caught(begun, tmp_path, mutation):
     scenario, implementation, file, before, after = MUTATIONS[mutation]
     changed_code(tmp_path / "copy", file, before, after)
     reference = begun(scenario, "pt", "plain", 1)
-    options = (*DATA, *STEPS, *SCENARIOS[scenario], "--resume", checkpoint(reference, 38))
+    options = (*COLOURS, *STEPS, *SCENARIOS[scenario], "--resume", checkpoint(reference, 38))
     message = find_departure(reference, train(implementation, tmp_path / "r", *options, cwd=tmp_path / "copy"), 1e-10)
     assert message is not None and message.startswith(("step 39 ", "step 40 ")), message

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from agreement import COLOURS
 from conftest import CPU, run, run_program, train
 
 from common.platform.files import read_safetensors
@@ -11,11 +12,9 @@ from common.record.results import read_result
 from common.spec.batches import epoch_order
 from common.spec.randomness import kept, visits
 
-COLOURS = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51)
-
 
 def test_what_is_dropped_is_what_the_specification_says(tmp_path):
-    options = ("--model", "mnist_dropout", "--batch-size", 10, "--max-steps", 1, "--precision", 64)
+    options = ("--model", "mnist_dropout", "--batch-size", 10, "--max-steps", 1)
     run_dir = train("pt", tmp_path, *COLOURS, *options, "--save-first-batch", "true", "--seed", 2**40 + 3)
     arrays, config = read_safetensors(run_dir / "first_batch.safetensors"), read_result(run_dir).config
     examples = visits(1, epoch_order(config.seed, 1, config.train_size)[: config.batch_size])

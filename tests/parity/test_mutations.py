@@ -5,6 +5,7 @@ import re
 import sys
 
 import pytest
+from agreement import COLOURS
 from conftest import ONE_ROUND, changed_code, copy_code, each_mistake, read_csv, run, train
 
 from comparison.lockstep import find_departure
@@ -16,7 +17,6 @@ PLAIN = (
     *("--schedule", "cosine", "--warmup-steps", 10, "--nesterov", "true", "--weight-decay", 1e-3),
 )
 RULE = (*SIZES, "--optimizer")
-COLOURS = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--test-size", 51, "--precision", 64)
 FIRST = ("--save-first-batch", "true", "--learning-rate", 0.01)
 DRAWN = (
     *(*COLOURS, *FIRST, "--train-size", 95, "--batch-size", 10, "--epochs", 2, "--seed", 2**40 + 3),

@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from agreement import assert_arrays_agree, assert_the_same
+from agreement import COLOURS, assert_arrays_agree, assert_the_same
 from conftest import train
 
 from common.experiment import RESIDENT_VARIABLE
@@ -13,10 +13,9 @@ from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
 TOLERANCE = 1e-12  # observed: 2e-15
-DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51, "--precision", 64)
 # An epoch has 28 steps; the last step has 7 examples. Of 3 devices, the last one gets no examples of a batch of 4.
 OPTIONS = (
-    *(*DATA, "--epochs", 4, "--learning-rate", 0.02, "--model", "mnist_dropout"),
+    *(*COLOURS, "--epochs", 4, "--learning-rate", 0.02, "--model", "mnist_dropout"),
     *("--gradient-clip-val", 0.7, "--momentum", 0.8),
 )
 ONE_BATCH, THREE_BATCHES = ("--batch-size", 12), ("--batch-size", 4, "--accumulate-grad-batches", 3)
@@ -75,7 +74,7 @@ def test_the_first_steps_agree_where_losses_are_scaled(reference, tmp_path, impl
 @pytest.mark.slow
 @pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("ptl", "tuned")])
 def test_statistics_are_of_one_batch_at_a_time(tmp_path, implementation, mode):
-    options = (*DATA, "--model", "resnet8", "--batch-size", 10, "--epochs", 1, "--learning-rate", 0.01)
+    options = (*COLOURS, "--model", "resnet8", "--batch-size", 10, "--epochs", 1, "--learning-rate", 0.01)
     options = (*options, "--accumulate-grad-batches", 2, "--devices", 2)
     reference = train("pt", tmp_path / "a", *options)
     other = train(implementation, tmp_path / "b", *options, "--mode", mode)
@@ -85,7 +84,7 @@ def test_statistics_are_of_one_batch_at_a_time(tmp_path, implementation, mode):
 
 
 def test_gradients_are_clipped_by_the_written_rule(tmp_path):
-    options = (*DATA, "--max-steps", 1, "--momentum", 0, "--schedule", "constant")
+    options = (*COLOURS, "--max-steps", 1, "--momentum", 0, "--schedule", "constant")
     options = (*options, "--learning-rate", 0.5, "--save-first-batch", "true", "--gradient-clip-val", 0.25)
     before = train("pt", tmp_path / "before", *options, "--learning-rate", 1e-30)
     after = train("pt", tmp_path / "after", *options)
