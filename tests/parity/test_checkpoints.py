@@ -119,12 +119,12 @@ def test_sharded_weights_and_stages_go_on(begun, tmp_path, scenario, implementat
 )
 def test_every_epoch_has_its_checkpoint_and_accumulated_batches_go_on(tmp_path, implementation, mode, devices):
     batches = () if implementation == "keras" else ("--batch-size", 4, "--accumulate-grad-batches", 3)
-    options = (*COLOURS, *STEPS, *ADAM, *batches, "--checkpoint-every", "epoch")
-    more = ("--mode", mode, "--devices", devices)
+    options = (*COLOURS, *STEPS, *ADAM, *batches)
+    more = ("--mode", mode, "--devices", devices, "--checkpoint-every", "epoch")
     reference = train("pt", tmp_path / "reference", *options)
     first = train(implementation, tmp_path / "a", *options, *more)
     assert [path.name for path in checkpoint_dirs(first)] == [f"step-000000{step:03}" for step in (112, 84, 56)]
-    other = train(implementation, tmp_path / "b", *options, *more, "--resume", checkpoint(reference, 56))
+    other = train(implementation, tmp_path / "b", *options, *more, "--resume", checkpoint(reference, 38))
     for one in (first, other):
         assert_the_same(reference, one, 1e-12, steps=112)
 

@@ -130,7 +130,7 @@ def test_without_a_compiler_there_is_one_line(tmp_path):
     assert line.endswith("--compile true: PyTorch needs a C++ compiler, and no-such-compiler is not installed")
 
 
-FEW = ("--batch-size", 10, "--train-size", 331, "--devices", 2)
+FEW = ("--model", "mnist_dropout", "--batch-size", 10, "--train-size", 331, "--devices", 2)
 REFUSED = [
     ("pt", ("--tf32", "true"), "--tf32 true: only GPUs have TF32; this run is on the CPU"),
     ("pt", ("--compile", "true", *FEW), "a last batch of 1 leaves some of 2 replicas without examples"),
