@@ -1,19 +1,12 @@
 """Simulated nodes on this machine: network namespaces, each with its own host name, address and loopback.
 
-    python tests/engines/nodes.py start FOLDER           makes n1 and n2
-    python tests/engines/nodes.py run FOLDER n1 COMMAND  runs a command on one of them
-    python tests/engines/nodes.py stop FOLDER            removes them, and kills the processes on them
-
 As on several machines, a node can't reach the loopback of another node. The nodes share files and processors. A switch,
-which is also a namespace, connects them. FOLDER gets a hosts file with the nodes' names. Needs root and iproute2.
+which is also a namespace, connects them. Needs root and iproute2.
 """
 
-import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 NETWORK = "10.77.{}.{}"
@@ -21,11 +14,7 @@ NAMES = ("n1", "n2")
 
 
 class Nodes:
-    """Two nodes and the switch that connects them.
-
-    Attributes:
-      addresses: the IP addresses of the nodes, in the order of `NAMES`.
-    """
+    """Two nodes and the switch that connects them. `folder` gets a hosts file with the nodes' names."""
 
     def __init__(self, folder: Path, number: int) -> None:
         """`number`: 0 to 255; pairs of nodes that exist at the same time need different numbers."""
@@ -35,12 +24,6 @@ class Nodes:
         self.switch = f"nodes{number}-switch"
 
     def start(self) -> None:
-        for program in ("ip", "unshare"):
-            if shutil.which(program) is None:
-                raise SystemExit(f"error: {program} is missing: apt-get install iproute2 util-linux")
-        if os.geteuid() != 0:
-            raise SystemExit("error: must be root: only root can make networks")
-        self.folder.mkdir(parents=True, exist_ok=True)
         lines = [f"{address} {name}" for address, name in zip(self.addresses, NAMES, strict=True)]
         (self.folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         call("ip", "netns", "add", self.switch)
@@ -54,7 +37,6 @@ class Nodes:
             call("ip", "-n", namespace, "address", "add", f"{address}/24", "dev", link)
             call("ip", "-n", namespace, "link", "set", link, "up")
             call("ip", "-n", namespace, "link", "set", "lo", "up")
-        (self.folder / "nodes.json").write_text(json.dumps({"number": self.number}))
 
     def command(self, name: str, *words: object) -> list[str]:
         """The command that runs `words` on the node."""
@@ -69,29 +51,7 @@ class Nodes:
             for pid in found.stdout.split():
                 os.kill(int(pid), signal.SIGKILL)
             call("ip", "netns", "delete", namespace)
-        (self.folder / "nodes.json").unlink()
 
 
 def call(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"error: {' '.join(words)}: {done.stderr.strip()}")
-
-
-def main(action: str, folder: str, *words: str) -> None:
-    path = Path(folder).resolve()
-    if action == "start":
-        Nodes(path, os.getpid() % 256).start()
-        return
-    nodes = Nodes(path, json.loads((path / "nodes.json").read_text())["number"])
-    if action == "stop":
-        nodes.stop()
-    else:
-        command = nodes.command(*words)
-        os.execvp(command[0], command)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) < 3 or sys.argv[1] not in ("start", "run", "stop"):
-        raise SystemExit(__doc__)
-    main(*sys.argv[1:])
+    subprocess.run(words, check=True, capture_output=True, text=True)

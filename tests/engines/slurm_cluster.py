@@ -12,12 +12,13 @@ import json
 import os
 import random
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import psutil
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "scancel")
 SECONDS_TO_START = 60
@@ -91,12 +92,12 @@ def start(folder: Path) -> None:
     munged = f"munged --foreground --force --key-file={folder}/munge.key --seed-file={folder}/munge.seed"
     munged += f" --socket={folder}/munge.socket --pid-file={folder}/munge.pid --log-file={folder}/munge.log"
     commands = {"munged": munged, "slurmctld": "slurmctld -D -c", "n1": "slurmd -D -N n1", "n2": "slurmd -D -N n2"}
-    processes: dict[str, subprocess.Popen] = {}
+    processes: dict[str, psutil.Popen] = {}
     deadline = time.monotonic() + SECONDS_TO_START
     try:
         for name, command in commands.items():
             with open(folder / f"{name}.out", "w") as output:
-                processes[name] = subprocess.Popen(
+                processes[name] = psutil.Popen(
                     command.split(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
             while name == "munged" and not (folder / "munge.socket").exists():  # the others fail without it
@@ -108,14 +109,12 @@ def start(folder: Path) -> None:
             process.terminate()
             process.wait()
         raise
-    started = [{"name": name, "pid": process.pid, "begin": begin(process.pid)} for name, process in processes.items()]
+    started = [(process.pid, process.create_time()) for process in processes.values()]
     (folder / "processes.json").write_text(json.dumps(started))
 
 
 def configure(folder: Path) -> None:
     too_long = len(f"{folder}/n1/n1_1000000.4294967291") - 107  # the longest path of Slurm's sockets; Linux's limit
-    if " " in str(folder):
-        raise SystemExit(f"error: {folder}: slurm.conf cannot name a folder with a space in it")
     if too_long > 0:
         raise SystemExit(f"error: {folder}: its name is {too_long} characters too long for Slurm's sockets in it")
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,16 +141,14 @@ def node_states() -> list[str]:
     return subprocess.run(["sinfo", "-h", "-N", "-o", "%t"], capture_output=True, text=True).stdout.split()
 
 
-def wait(processes: dict[str, subprocess.Popen], deadline: float, folder: Path) -> None:
+def wait(processes: dict[str, psutil.Popen], deadline: float, folder: Path) -> None:
     """Waits 0.1 seconds; ends this program if one of `processes` has ended, or after the deadline."""
     time.sleep(0.1)
-    for name, process in processes.items():
-        if process.poll() is not None:
-            lines = (folder / f"{name}.out").read_text().splitlines()[-10:]
-            raise SystemExit("\n".join([f"error: {name} ended with status {process.returncode}:", *lines]))
-    if time.monotonic() > deadline:
-        lines = [line for name in processes for line in (folder / f"{name}.out").read_text().splitlines()[-5:]]
-        raise SystemExit("\n".join([f"error: the nodes are not ready after {SECONDS_TO_START} s:", *lines]))
+    ended = [name for name, process in processes.items() if process.poll() is not None]
+    if ended or time.monotonic() > deadline:
+        lines = [line for name in processes for line in (folder / f"{name}.out").read_text().splitlines()[-10:]]
+        why = f"{ended[0]} has ended" if ended else f"the nodes are not ready after {SECONDS_TO_START} s"
+        raise SystemExit("\n".join([f"error: {why}:", *lines]))
 
 
 # --- Stop ---
@@ -161,46 +158,31 @@ def stop(folder: Path) -> None:
     """Ends all jobs and the processes that `start` has started, and no others; fails if one of them does not end."""
     if not (folder / "processes.json").exists():
         raise SystemExit(f"error: {folder} has no cluster")
-    deadline = time.monotonic() + SECONDS_TO_STOP
     try:
-        end_jobs(deadline)  # first, because their processes are not children of the daemons
+        end_jobs(time.monotonic() + SECONDS_TO_STOP)  # first, because their processes are not children of the daemons
     finally:
-        end_processes(folder, deadline)
+        end_processes(folder)
 
 
 def end_jobs(deadline: float) -> None:
-    while True:
-        squeue = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True)
-        if squeue.returncode != 0:
-            raise SystemExit(f"error: processes of jobs may be left: {squeue.stderr}")
-        jobs = squeue.stdout.split()
-        if not jobs:
-            return
+    while jobs := subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True).stdout:
         if time.monotonic() > deadline:
-            raise SystemExit(f"error: jobs do not end: {', '.join(jobs)}")
-        subprocess.run(["scancel", *jobs], check=True)
+            raise SystemExit(f"error: jobs do not end: {jobs}")
+        subprocess.run(["scancel", *jobs.split()], check=True)
         time.sleep(0.2)
 
 
-def end_processes(folder: Path, deadline: float) -> None:
-    processes = json.loads((folder / "processes.json").read_text())
-    for process in reversed(processes):
-        if begin(process["pid"]) == process["begin"]:
-            os.kill(process["pid"], signal.SIGTERM)
-    while left := [process["name"] for process in processes if begin(process["pid"]) == process["begin"]]:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"error: {', '.join(left)} did not end; see the logs in {folder}")
-        time.sleep(0.1)
+def end_processes(folder: Path) -> None:
+    started = json.loads((folder / "processes.json").read_text())
+    left = []
+    for pid, created in reversed(started):
+        if psutil.pid_exists(pid) and abs(psutil.Process(pid).create_time() - created) < 5:  # pids are reused
+            left.append(psutil.Process(pid))
+    for process in left:
+        process.terminate()
+    if alive := psutil.wait_procs(left, timeout=SECONDS_TO_STOP)[1]:
+        raise SystemExit(f"error: {alive} did not end; see the logs in {folder}")
     (folder / "processes.json").unlink()
-
-
-def begin(pid: int) -> str | None:
-    """The start time of a process in the kernel's clock ticks, because pids are reused; None if it has ended."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return None
-    return None if state == "Z" else fields[18]  # Z: a zombie: it has ended, but its parent has not waited for it
 
 
 if __name__ == "__main__":

@@ -79,29 +79,6 @@ result = workflow.train("pt", hyperparameters)
 print(json.dumps([result.resumed_from, result.num_steps]))
 """
 
-# Imitates Flyte's plugin on a node of a cluster: torch's elastic agent starts two processes that call the task.
-ELASTIC = """
-import sys
-from types import SimpleNamespace
-
-import flyte
-from common.record.results import read_result
-from launch import flyte_workflow as workflow
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-
-def task(name):
-    action = SimpleNamespace(run_name=name, name="a0")
-    flyte.ctx = lambda: SimpleNamespace(is_in_cluster=lambda: True, action=action, checkpoint=None)
-    workflow.collect = lambda implementation, run_dir: read_result(run_dir).config.devices
-    return workflow.train("pt", workflow.Hyperparameters(epochs=1, accelerator="cpu"))
-
-
-if __name__ == "__main__":
-    config = LaunchConfig(1, 1, 2, run_id="x", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0)
-    print(sorted(elastic_launch(config, task)(sys.argv[1]).items()))
-"""
-
 
 def program(text, folder, *words):
     """The lines that the Python program `text` prints when it runs in `folder`."""
@@ -120,9 +97,12 @@ def test_the_workflow_runs_here_and_the_three_are_in_lockstep(tmp_path):
     assert all(path.endswith("model.safetensors") for path in found["models"])
 
 
+TABLES = {"tables.compare", "tables.compare_all"}
+
+
 @pytest.mark.slow
 @needs_flyte
-def test_what_a_cluster_is_reported(tmp_path):
+def test_what_a_cluster_is_asked_for(tmp_path):
     tasks = {task["id"]["name"]: task for task in json.loads(program(WRITE_DOWN, tmp_path)[-1])}
     assert tasks.keys() == {"tensorflow.train_tf", "pytorch.train_pt", "pytorch.train_ptl", *TABLES}
     for name in ("pytorch.train_pt", "pytorch.train_ptl"):
@@ -137,9 +117,6 @@ def test_what_a_cluster_is_reported(tmp_path):
         assert name in TABLES or task["metadata"]["retries"] == {"retries": 3}
 
 
-TABLES = {"tables.compare", "tables.compare_all"}
-
-
 @needs_flyte
 @pytest.mark.slow
 def test_a_second_attempt_goes_on_where_the_first_one_was(tmp_path):
@@ -147,15 +124,6 @@ def test_a_second_attempt_goes_on_where_the_first_one_was(tmp_path):
     assert error == "python -m pt_impl: exit status -9"
     resumed_from, num_steps = json.loads(steps)
     assert 0 < resumed_from < num_steps
-
-
-@needs_flyte
-@pytest.mark.slow
-def test_processes_of_a_node_are_one_run(tmp_path):
-    (tmp_path / "elastic.py").write_text(ELASTIC)
-    path = {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-    done = run(sys.executable, "elastic.py", "workflow-7", cwd=tmp_path, **path)
-    assert done.stdout.splitlines()[-1] == "[(0, 2), (1, None)]"
 
 
 def test_flyte_that_is_missing_is_reported_in_a_line(tmp_path):

@@ -25,29 +25,6 @@ def test_the_job_files_are_what_the_templates_make():
         run("bash", "-n", path)
 
 
-# Options of bsub in IBM's manual of LSF 10.1 -> the pattern of their values.
-BSUB = {
-    "-J": r"\w+|\"\w+\[\d+-\d+\]\"",
-    "-n": r"\d+",
-    "-R": r"\"span\[ptile=\d+\]\"",
-    "-gpu": r"\"num=\d+\"",
-    "-W": r"\d+:\d\d",
-    "-wa": r"USR1 -wt \d+",
-    "-r": "",
-    "-x": "",
-    "-Q": r"\"\d+\"",
-    "-o": r"[\w%.-]+",
-}
-
-
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "launch" / "lsf").iterdir()), ids=lambda path: path.name)
-def test_requests_to_lsf_follow_its_manual(path):
-    told = re.findall(r"^#BSUB (-\w+) ?(.*?)(?: +#.*)?$", path.read_text(), re.MULTILINE)
-    assert len(told) >= 5
-    for option, value in told:
-        assert re.fullmatch(BSUB[option], value), f"{option} {value}"
-
-
 @pytest.mark.parametrize("path", sorted(job_files()), ids=lambda path: path.name)
 def test_a_job_trains_on_a_gpu_or_ends_at_once_unless_the_cpu_is_asked_for(tmp_path, path):
     """The job file is run here; what it would start, and nvidia-smi, are replaced."""
@@ -121,19 +98,8 @@ def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path,
 @needs_slurm
 @pytest.mark.slow
 def test_a_comparison_of_one_and_of_two_nodes_is_one_job(slurm_cluster, tmp_path):
-    rows = (
-        "--implementations",
-        "tf",
-        "pt",
-        "ptl",
-        "--mode",
-        "plain",
-        "--sweep",
-        "num-nodes=1,2",
-        "--scaling",
-        "strong",
-    )
-    options = (*rows, "--epochs", 1, "--devices", 1, *CPU, *ONE_ROUND)
+    options = ("--implementations", "tf", "pt", "ptl", "--mode", "plain", "--sweep", "num-nodes=1,2")
+    options = (*options, "--scaling", "strong", "--epochs", 1, "--devices", 1, *CPU, *ONE_ROUND)
     job = ("--nodes=2", "--time=10", "launch/slurm/compare.slurm", *options)
     number = submit(slurm_cluster, tmp_path, *job, OUTPUT_DIR=str(tmp_path / "r"))
     assert wait_for_end(slurm_cluster, number) == "COMPLETED", (tmp_path / "output").read_text()

@@ -2,48 +2,49 @@
 
 import functools
 import sys
-from typing import get_args
 
 import numpy as np
 import pytest
-from agreement import assert_the_same
-from conftest import CPU, MODES, REPOSITORY, changed_code, each_mistake, run, run_program, train
+from agreement import COLOURS, assert_the_same
+from conftest import CPU, REPOSITORY, changed_code, run, train
 
 from common.record.results import read_result, read_step_losses
-from common.spec.options import ModelName
 from comparison.lockstep import find_departure
 
-DATA = ("--dataset", "synthetic", "--image-shape", 12, 9, 3, "--train-size", 331, "--test-size", 51, "--precision", 64)
 # An epoch has 28 steps; the last step has 7 examples. Observed differences: 2e-15, and 5e-14 in the residual network.
 SCENARIOS = {
     "accumulated": (
-        *(*DATA, "--model", "mnist_dropout", "--batch-size", 4, "--accumulate-grad-batches", 3, "--epochs", 4),
+        *(*COLOURS, "--model", "mnist_dropout", "--batch-size", 4, "--accumulate-grad-batches", 3, "--epochs", 4),
         *("--gradient-clip-val", 0.7, "--momentum", 0.8, "--learning-rate", 0.02, "--label-smoothing", 0.1),
     ),
     "clipped": (
-        *(*DATA, "--model", "cnn", "--batch-size", 12, "--epochs", 4, "--random-crop", 2),
+        *(*COLOURS, "--model", "cnn", "--batch-size", 12, "--epochs", 4, "--random-crop", 2),
         *("--optimizer", "adamw", "--weight-decay", 0.05, "--learning-rate", 0.003, "--gradient-clip-val", 0.7),
     ),
     "normalised": (
-        *(*DATA, "--model", "resnet8", "--batch-size", 12, "--epochs", 4, "--learning-rate", 0.01),
+        *(*COLOURS, "--model", "resnet8", "--batch-size", 12, "--epochs", 4, "--learning-rate", 0.01),
         *("--sync-batchnorm", "true", "--momentum", 0.9),
     ),
 }
 TOLERANCES = {"accumulated": 1e-12, "clipped": 1e-12, "normalised": 1e-10}
-WAYS = {
-    "tf": [("mirrored", 1), ("pipeline", 2)],
-    "keras": [("mirrored", 1)],
-    "pt": [("ddp", 1), ("ddp_find_unused_parameters_true", 2), ("fsdp", 1), ("fsdp", 2), ("fsdp", 3), ("pipeline", 2)],
-    "ptl": [("ddp", 1), ("ddp_find_unused_parameters_true", 2), ("fsdp", 1), ("fsdp", 2), ("fsdp", 3), ("pipeline", 2)],
-    "jax": [("ddp", 1), ("fsdp", 1), ("fsdp", 2), ("fsdp", 3)],
+# Each strategy of each implementation on some number of devices. Those that have code of their own for it (sharded
+# weights, two stages) run in each scenario, the others in one.
+OWN = {
+    ("tf", "pipeline"): [("plain", 2), ("tuned", 2)],
+    ("pt", "fsdp"): [("plain", 2), ("tuned", 1), ("tuned", 3)],
+    ("pt", "pipeline"): [("tuned", 2), ("plain", 2)],
+    ("ptl", "fsdp"): [("tuned", 2), ("plain", 1), ("plain", 3)],
+    ("ptl", "pipeline"): [("plain", 2), ("tuned", 2)],
+    ("jax", "fsdp"): [("plain", 3), ("tuned", 1), ("tuned", 2)],
 }
 RUNS = [
-    (scenario, implementation, mode, *way)
-    for scenario in SCENARIOS
-    for implementation, ways in WAYS.items()
-    for mode in MODES
-    for way in ways
-    if (scenario, implementation) != ("accumulated", "keras")  # which Keras refuses
+    *((scenario, *of, *ways[row % len(ways)]) for of, ways in OWN.items() for row, scenario in enumerate(SCENARIOS)),
+    ("clipped", "tf", "mirrored", "tuned", 1),
+    ("normalised", "keras", "mirrored", "plain", 1),
+    ("accumulated", "pt", "ddp_find_unused_parameters_true", "tuned", 2),
+    ("normalised", "ptl", "ddp", "tuned", 1),
+    ("clipped", "ptl", "ddp_find_unused_parameters_true", "plain", 2),
+    ("clipped", "jax", "ddp", "tuned", 1),
 ]
 
 
@@ -53,13 +54,10 @@ def references(tmp_path_factory):
     return functools.cache(lambda *options: train("pt", tmp_path_factory.mktemp("r"), *options, "--devices", 1))
 
 
-@pytest.mark.quick("clipped-tf-tuned-pipeline-2", "accumulated-pt-plain-fsdp-2")
+@pytest.mark.quick("clipped-tf-pipeline", "accumulated-pt-fsdp")
 @pytest.mark.xdist_group("strategies")
-@pytest.mark.parametrize(
-    ("scenario", "implementation", "mode", "strategy", "devices"),
-    RUNS,
-)
-def test_a_strategy_trains_as_one_device_does(references, tmp_path, scenario, implementation, mode, strategy, devices):
+@pytest.mark.parametrize(("scenario", "implementation", "strategy", "mode", "devices"), RUNS)
+def test_a_strategy_trains_as_one_device_does(references, tmp_path, scenario, implementation, strategy, mode, devices):
     options, more = SCENARIOS[scenario], ("--mode", mode, "--strategy", strategy, "--devices", devices)
     if strategy == "pipeline" and scenario != "normalised" and mode == "tuned":
         more = (*more, "--microbatches", 2)
@@ -68,12 +66,12 @@ def test_a_strategy_trains_as_one_device_does(references, tmp_path, scenario, im
     assert_the_same(references(*options), other, TOLERANCES[scenario], steps=112)
 
 
-@pytest.mark.quick("lenet-pt", "resnet8-tf")  # whose layers have other names in Keras
-@pytest.mark.xdist_group("strategies")
-@pytest.mark.parametrize("implementation", ["tf", "pt"])
-@pytest.mark.parametrize("model", get_args(ModelName))
-def test_each_network_has_two_stages(tmp_path, implementation, model):
-    size = 64 if model == "resnet50" else 17
+@pytest.mark.quick("pt-lenet")
+@pytest.mark.parametrize(
+    ("implementation", "model", "size"), [("pt", "lenet", 17), ("tf", "lenet", 17), ("pt", "resnet50", 64)]
+)
+def test_each_network_has_two_stages(tmp_path, implementation, model, size):
+    """The other networks have them in the scenarios above; layers of lenet have other names in Keras."""
     options = ("--dataset", "synthetic", "--image-shape", size, size + 1, 3, "--train-size", 8, "--test-size", 5)
     options = (*options, "--model", model, "--batch-size", 4, "--epochs", 1, "--precision", 64)
     reference = train(implementation, tmp_path / "one", *options)
@@ -82,10 +80,7 @@ def test_each_network_has_two_stages(tmp_path, implementation, model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("implementation", "mode"),
-    [("tf", "plain"), ("tf", "tuned"), ("pt", "tuned"), ("ptl", "plain"), ("ptl", "tuned")],
-)
+@pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("ptl", "tuned")])
 def test_microbatches_are_normalised_each_by_itself_alike_in_all(tmp_path, implementation, mode):
     """The losses differ from those of whole batches. A batch of 7 examples, which 3 does not divide, is not split."""
     options = (*SCENARIOS["normalised"], "--strategy", "pipeline", "--microbatches", 3, "--epochs", 1)
@@ -98,14 +93,18 @@ def test_microbatches_are_normalised_each_by_itself_alike_in_all(tmp_path, imple
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", "ptl"])
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    "more",
-    [("--precision", "16-mixed"), ("--precision", "bf16-mixed"), ("--compile", "true"), ("--save-first-batch", "true")],
+    ("implementation", "mode", "more"),
+    [
+        ("pt", "plain", ("--precision", "16-mixed")),
+        ("ptl", "tuned", ("--precision", "16-mixed")),
+        ("pt", "tuned", ("--precision", "bf16-mixed")),
+        ("pt", "tuned", ("--compile", "true")),
+        ("ptl", "plain", ("--save-first-batch", "true")),
+    ],
 )
 def test_sharded_weights_with_other_settings(tmp_path, implementation, mode, more):
-    options = (*DATA, "--model", "cnn", "--batch-size", 12, "--epochs", 4, "--optimizer", "adamw")
+    options = (*COLOURS, "--model", "cnn", "--batch-size", 12, "--epochs", 4, "--optimizer", "adamw")
     options = (*options, "--train-size", 330, "--devices", 2, "--mode", mode, *more)
     ddp = train(implementation, tmp_path / "ddp", *options, timeout=900)
     fsdp = train(implementation, tmp_path / "fsdp", *options, "--strategy", "fsdp", timeout=900)
@@ -118,21 +117,18 @@ def test_sharded_weights_with_other_settings(tmp_path, implementation, mode, mor
         assert message is None, message
 
 
-@pytest.mark.parametrize(
-    ("implementation", "mode"),
-    [pytest.param(name, mode, marks=pytest.mark.slow) for name in ("pt", "ptl") for mode in MODES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("implementation", "mode"), [("pt", "tuned"), ("ptl", "plain")])
 def test_replicas_that_normalise_their_own_shards_are_evaluated_alike(tmp_path, implementation, mode):
     options = (*SCENARIOS["normalised"], "--sync-batchnorm", "false", "--epochs", 2, "--devices", 2)
     reference = train("pt", tmp_path / "ddp", *options)
-    assert_the_same(
-        reference, train(implementation, tmp_path / "fsdp", *options, "--mode", mode, "--strategy", "fsdp"), 1e-10, 56
-    )
+    other = train(implementation, tmp_path / "fsdp", *options, "--mode", mode, "--strategy", "fsdp")
+    assert_the_same(reference, other, 1e-10, steps=56)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["pt", "ptl"])
-@pytest.mark.parametrize("strategy", ["fsdp", "pipeline"])
+@pytest.mark.xdist_group("strategies")
+@pytest.mark.parametrize(("implementation", "strategy"), [("pt", "pipeline"), ("ptl", "fsdp")])
 def test_torchrun_starts_the_processes(references, tmp_path, implementation, strategy):
     options = SCENARIOS["accumulated"]
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
@@ -195,103 +191,17 @@ shapes = tf.TensorSpec([None, 8, 8, 1]), tf.TensorSpec([None], tf.int64), tf.Ten
 operations = tf.function(step, input_signature=shapes).get_concrete_function().graph.get_operations()
 for kind in ("Conv2D", "Conv2DBackpropFilter", "Sqrt"):
     devices = [one.device[-5:] for one in operations if one.type == kind]
-    print(kind, devices.count("CPU:0"), devices.count("CPU:1"), len(devices))
-for variables in (network.variables, [one for one in optimizer.variables if one.shape]):
-    print(*sorted({(("1" if one.path.split("/")[-1].startswith(("layer2", "layer3", "fc")) or
-                     one.path.startswith(("layer2", "layer3", "fc")) else "0"), one.value.device[-1])
-                   for one in variables}))
+    print(devices.count("CPU:0"), devices.count("CPU:1"), len(devices))
 """
 
 
 @pytest.mark.slow
-def test_tensorflow_keeps_and_computes_each_stage_on_its_device():
-    """Checks both passes, the variables and the optimizer's variables. The first stage has 3 of the 9 convolutions."""
+def test_tensorflow_computes_each_stage_on_its_device():
+    """Checks both passes and the update. The first stage has 3 of the 9 convolutions."""
     said = run(sys.executable, "-c", PLACES, OMP_NUM_THREADS="1").stdout.splitlines()
-    assert said[:2] == ["Conv2D 3 6 9", "Conv2DBackpropFilter 3 6 9"]
-    _, first, second, total = said[2].split()  # square roots in Adam's update rule
-    assert int(first) and int(second) > int(first) and int(first) + int(second) == int(total)
-    assert said[3:] == ["('0', '0') ('1', '1')"] * 2
-
-
-@pytest.mark.slow
-def test_what_a_strategy_has_not_got_is_reported(tmp_path):
-    cases = {
-        "tf": [
-            (
-                "fsdp",
-                (),
-                "--strategy fsdp: TensorFlow does not have it; use single_device, mirrored, multi",
-            ),
-        ],
-        "keras": [("pipeline", (), "--strategy pipeline: Keras does not have it; use single_device, mirrored")],
-        "jax": [("pipeline", (), "--strategy pipeline: JAX does not have it; use single_device, ddp, fsdp")],
-        "pt": [
-            ("pipeline", ("--precision", "16-mixed"), "--precision 16-mixed: not with --strategy pipeline"),
-            ("pipeline", ("--save-first-batch", "true"), "--save-first-batch true: not with --strategy pipeline"),
-        ],
-        "ptl": [
-            ("dp", (), "--strategy dp: Lightning does not have it; use single_device, ddp"),
-        ],
-    }
-    for implementation, refused in cases.items():
-        for strategy, more, said in refused:
-            options = (*CPU, "--strategy", strategy, *more, "--run-dir", tmp_path / "r")
-            process = run_program(implementation, *options, expect=2)
-            assert said in process.stderr.splitlines()[-1], process.stderr
-            assert not (tmp_path / "r").exists()
-
-
-# name: (implementation, scenario, strategy, devices, file, code, mistake)
-MUTATIONS = {
-    "PyTorch's average of the shares": (
-        *("pt", "clipped", "fsdp", 2, "pt_impl/train.py"),
-        "scaler.scale(loss * config.num_shards)",
-        "scaler.scale(loss)",
-    ),
-    "gradients that are never added up": (
-        *("pt", "accumulated", "fsdp", 2, "pt_impl/parallel.py"),
-        "model.set_requires_gradient_sync(True)",
-        "pass",
-    ),
-    "a last batch that is not added up": (
-        *("ptl", "accumulated", "fsdp", 2, "ptl_impl/sharding.py"),
-        "last = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0 or self.trainer.is_last_batch",
-        "last = (batch_idx + 1) % self.trainer.accumulate_grad_batches == 0",
-    ),
-    "the mean over the microbatches": (
-        *("pt", "clipped", "pipeline", 2, "pt_impl/pipeline.py"),
-        "scale_grads=False",
-        "scale_grads=True",
-    ),
-    "each stage's gradients clipped by themselves": (
-        *("ptl", "clipped", "pipeline", 2, "pt_impl/parallel.py"),
-        "norm = sum_over_replicas(own.square()).sqrt()",
-        "norm = own",
-    ),
-    "a first stage that learns from nothing": (
-        *("tf", "clipped", "pipeline", 2, "tf_impl/pipeline.py"),
-        "output_gradients=of_activations",
-        "output_gradients=tf.ones_like(of_activations)",
-    ),
-    "the parts' gradients, but of the last one only": (
-        *("tf", "clipped", "pipeline", 2, "tf_impl/pipeline.py"),
-        "[total(parts) for parts in zip(*gradients, strict=True)]",
-        "list(gradients[-1])",
-    ),
-}
-
-
-@each_mistake(MUTATIONS, lambda name: "microbatches" in name)
-def test_each_mistake_is_caught(tmp_path, mutation):
-    implementation, scenario, strategy, devices, file, before, after = MUTATIONS[mutation]
-    changed_code(tmp_path / "copy", file, before, after)
-    # An epoch has 8 steps. Where 3 batches are accumulated, the last step has only 2.
-    options = (*SCENARIOS[scenario], "--train-size", 91, "--epochs", 2, "--devices", devices)
-    more = ("--strategy", strategy, *(("--microbatches", 2) if strategy == "pipeline" else ()))
-    reference = train("tf" if implementation == "pt" else "pt", tmp_path / "reference", *options)
-    mutant = train(implementation, tmp_path / "mutant", *options, *more, cwd=tmp_path / "copy")
-    message = find_departure(reference, mutant, 1e-10)
-    assert message is not None and message.startswith("step "), message
+    assert said[:2] == ["3 6 9", "3 6 9"]
+    first, second, total = map(int, said[2].split())  # square roots in Adam's update rule
+    assert 0 < first < second and first + second == total
 
 
 REPLICAS = {
