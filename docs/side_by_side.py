@@ -3,6 +3,7 @@
 python docs/side_by_side.py > side-by-side.md
 """
 
+import ast
 import sys
 from pathlib import Path
 
@@ -10,7 +11,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from common.implementations import IMPLEMENTATIONS
-from comparison.show.report.training_code import pieces
 
 GROUPS = (("tf", "pt", "jax"), ("keras", "ptl"))  # the written-out loops, and the trainers
 # section: the functions, classes and methods that belong in it, for each implementation
@@ -54,6 +54,24 @@ other, whose loops are written out, and Keras beside Lightning, whose loops are 
 def code(implementation: str) -> str:
     """The files that are shown, one after the other."""
     return "\n".join((REPOSITORY / f"{implementation}_impl" / name).read_text() for name in ("train.py", "parts.py"))
+
+
+def pieces(text: str) -> dict[str, str]:
+    """Name of each function, class and method (`Class.method`) -> its source, without indentation."""
+    lines = text.splitlines()
+    definitions = {}
+
+    def source(node: ast.FunctionDef | ast.ClassDef) -> str:
+        start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        return "\n".join(line[node.col_offset :] for line in lines[start - 1 : node.end_lineno])
+
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            definitions[node.name] = source(node)
+        if isinstance(node, ast.ClassDef):
+            methods = [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
+            definitions |= {f"{node.name}.{method.name}": source(method) for method in methods}
+    return definitions
 
 
 def make_page() -> str:

@@ -73,7 +73,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
 def describe_options(schema: type[BaseModel]) -> set[str]:
     """Tells cyclopts what --help shows of each option and where. Returns the options that are true or false."""
     headings: dict[str, tuple[str, ...]] = getattr(schema, "headings", {})
-    groups = {title: Group(title, sort_key=number) for number, title in enumerate(["most used", *headings])}
+    groups = {title: Group(title, sort_key=number) for number, title in enumerate(["most used", *headings, "options"])}
     by_kind = {kind: groups[title] for title, kinds in headings.items() for kind in kinds}
     switches = set()
     for name, field in schema.model_fields.items():
@@ -84,9 +84,10 @@ def describe_options(schema: type[BaseModel]) -> set[str]:
             switches.add(option_name(name))
         field.metadata.append(
             Parameter(
-                group=groups["most used"] if shown == "first" else by_kind.get(extra.get("kind")),
+                group=groups["most used"] if shown == "first" else by_kind.get(extra.get("kind"), groups["options"]),
                 show=shown != "never",
                 consume_multiple=True,
+                allow_repeating=True,
                 negative=(),
                 show_default=default not in (None, [], ()) and as_typed,
             )

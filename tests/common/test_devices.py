@@ -24,7 +24,7 @@ def test_auto_is_one_cpu_replica_without_gpus_and_all_gpus_with_them():
 
 def started(name="torchrun", processes=3, nodes=1, node=0):
     """The launch of the first process on its node; `processes`: on each node."""
-    return Launch(name, node * processes, 0, processes * nodes, processes, node, nodes, 1)
+    return Launch(name, node * processes, 0, processes * nodes, processes, node, nodes)
 
 
 def test_a_launchers_processes_are_the_devices():

@@ -72,13 +72,13 @@ def test_pictures_are_classified_as_in_training(weights, tmp_path):
     expected, paths = Predictions.read(weights.parent), [tmp_path / f"{index}.png" for index in range(4)]
     for path, image in zip(paths, images_of(weights.parent), strict=False):
         Image.fromarray(image).save(path)
-    found = answers("predict", weights, *paths)
+    found = answers("predict", weights, "--images", *paths)
     assert [picture["image"] for picture in found] == list(map(str, paths))
     assert [picture["class"] for picture in found] == [str(guess) for guess in expected.guesses[:4]]
     assert [picture["score"] for picture in found] == pytest.approx(expected.scores[:4].tolist(), rel=1e-5)
     assert all(sum(picture["scores"].values()) == pytest.approx(1) for picture in found)
     paths[1].write_bytes(b"no image")
-    process = use("predict", weights, *paths[:2], expect=2)
+    process = use("predict", weights, "--images", *paths[:2], expect=2)
     (line,) = process.stdout.splitlines()  # the broken picture costs no other its answer
     assert line.startswith(f"{paths[0]}: {expected.guesses[0]} {expected.scores[0]:.1%}, ")
     assert "1.png: cannot identify image file" in process.stderr and process.stderr.count("\n") == 1
@@ -89,9 +89,9 @@ def test_a_picture_of_another_shape_is_made_to_fit(weights, tmp_path):
     large[:, 80:160] = 255  # cropping leaves only the white part
     Image.fromarray(large).save(tmp_path / "a.jpg", quality=95)
     Image.fromarray(np.full((12, 9, 3), 255, np.uint8)).save(tmp_path / "white.png")
-    cropped, white = answers("predict", weights, tmp_path / "a.jpg", tmp_path / "white.png")
+    cropped, white = answers("predict", weights, "--images", tmp_path / "a.jpg", tmp_path / "white.png")
     assert cropped["scores"] == pytest.approx(white["scores"], abs=1e-6)
-    (padded,) = answers("predict", weights, tmp_path / "a.jpg", "--fit", "pad")
+    (padded,) = answers("predict", weights, "--images", tmp_path / "a.jpg", "--fit", "pad")
     assert padded["score"] != pytest.approx(cropped["score"], rel=1e-3)
 
 
@@ -102,7 +102,7 @@ def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path):
     expected, paths = Predictions.read(folder), [tmp_path / f"{index}.png" for index in range(3)]
     for path, image in zip(paths, images_of(folder)[..., 0], strict=False):
         Image.fromarray(np.round(image * (255 / 16)).astype(np.uint8)).save(path)
-    found = answers("predict", folder / "model.safetensors", *paths, implementation="tf")
+    found = answers("predict", folder / "model.safetensors", "--images", *paths, implementation="tf")
     assert [one["score"] for one in found] == pytest.approx(expected.scores[:3].tolist(), rel=1e-5)
     assert [one["class"] for one in found] == [str(guess) for guess in expected.guesses[:3]]
 
@@ -118,8 +118,8 @@ def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path):
             "evaluate --weights RUN/model.safetensors --dataset digits --model cnn",  # its own size counts
             "trained on images of 12 x 9 x 3; this data set has images of 8 x 8 x 1",
         ),
-        ("predict --weights RUN/model.safetensors", "the following arguments are required"),
-        ("predict --weights RUN/model.safetensors none.png", "No such file"),
+        ("predict --weights RUN/model.safetensors", "--images: is needed"),
+        ("predict --weights RUN/model.safetensors --images none.png", "No such file"),
         ("tain", "tain: the first word should be train, which may be left out, evaluate or predict"),
     ],
 )
@@ -151,7 +151,7 @@ def test_classes_and_normalisation_are_those_of_the_training(weights, tmp_path):
     assert "trained on class '3' where this data set has 'X'" in complaint
     Image.fromarray(dataset.test_images[0]).save(tmp_path / "image.png")
     picture = tmp_path / "image.png"
-    assert answers("predict", weights, picture) == answers("predict", weights, picture, *other)
+    assert answers("predict", weights, "--images", picture) == answers("predict", weights, "--images", picture, *other)
 
 
 def test_one_process_and_one_device_put_a_network_to_use(weights, tmp_path):

@@ -22,7 +22,6 @@ def parse(*arguments):
         ("--image-shape 1 1 5000", "--image-shape 5000: should be less than or equal to 4096"),
         ("--image-shape 8 8", "Parameter --image-shape requires 3 positional arguments. Only got 2."),
         ("--epochs", "Parameter --epochs requires an argument."),
-        ("--epochs 3 --epochs 4", "Parameter --epochs specified multiple times."),
         ("--batch-siz 8", "Unknown option: --batch-siz. Did you mean --batch-size? (see python -m pt_impl --help)"),
         ("stray", "Unused Tokens: ['stray']. (see python -m pt_impl --help)"),
         ("--run-dir=", "--run-dir: is empty"),
@@ -38,6 +37,7 @@ def test_a_wrong_option_is_one_line(arguments, message):
 def test_a_true_or_false_option_needs_no_value():
     for arguments, wanted in (([], "auto"), (["--compile"], True), (["--compile", "false"], False)):
         assert parse(*arguments, "--epochs", "3").compile is wanted
+    assert parse("--epochs", "3", "--epochs", "4").epochs == 4  # the last one counts
     assert parse("--nesterov", "--epochs", "3").nesterov and parse("--epochs", "3", "--dry-run").dry_run
 
 
