@@ -80,7 +80,7 @@ class Looks:
 
     def _legend(self) -> alt.Legend:
         symbol = (
-            {"symbolSize": 80, "symbolStrokeWidth": 0} if self.points else {"symbolSize": 250, "symbolType": "stroke"}
+            {"symbolSize": 80, "symbolStrokeWidth": 2} if self.points else {"symbolSize": 250, "symbolType": "stroke"}
         )
         return alt.Legend(title=None, orient="top", columns=legend_columns(self.titles), **symbol)
 
