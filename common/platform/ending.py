@@ -117,12 +117,13 @@ def end_with_starter(launch: Launch) -> None:
 
     A program that a user has started outlives its shell, as usual (nohup).
     """
-    starter = int(os.environ.get(STARTED_BY, 0))
+    pid, _, host = os.environ.get(STARTED_BY, "").partition("@")
+    starter = int(pid) if host == platform.node() else None  # srun gives the variable to other nodes, too
     if starter == os.getppid() or launch.world_size is not None:
         end_with_parent()
-    if starter and not _runs(starter):
+    if starter is not None and not _runs(starter):
         os._exit(1)  # it has ended before; nobody is left to read a message
-    os.environ[STARTED_BY] = str(os.getpid())
+    os.environ[STARTED_BY] = f"{os.getpid()}@{platform.node()}"
 
 
 def _runs(pid: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from common.platform.errors import UserError
 
-# The environment variable with the id of the process of this project that started this one, see `end_with_starter`.
+# The environment variable that names the process of this project that started this one, `PID@HOST`: `end_with_starter`.
 STARTED_BY = "STARTED_BY_PROCESS"
 
 # Environment variables that launchers set for the processes that they start.

@@ -1,6 +1,7 @@
 """How programs end: with one line, and together with the process that started them."""
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -66,6 +67,14 @@ def test_one_that_a_launcher_has_started_ends_with_the_launcher(start):
     process, family = start(sys.executable, "-c", launcher, *command, TORCHELASTIC_RUN_ID="1", **environment)
     process.kill()
     wait_for(lambda: gone(family), 5)
+
+
+def test_without_the_process_that_has_started_it_a_program_does_not_begin():
+    program = "from common.platform.ending import as_program\nwith as_program('p'): print('begun')"
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    assert python(program, STARTED_BY_PROCESS=f"{gone.pid}@{platform.node()}", expect=1).stdout == ""
+    assert python(program, STARTED_BY_PROCESS=f"{gone.pid}@another-node").stdout == "begun\n"
 
 
 def test_a_program_that_a_user_has_started_outlives_its_shell(start):
