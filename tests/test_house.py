@@ -186,7 +186,7 @@ def test_the_documents_are_whole_and_name_only_programs_and_options_that_exist()
 
 def test_every_promise_has_its_test():
     promises = re.findall(
-        r"^\|.*\| `(test_\w+)` \|$", (REPOSITORY / "docs" / "reliability.md").read_text(), re.MULTILINE
+        r"^\|.*\| `(test_\w+)` \|$", (REPOSITORY / "docs" / "checkpoints.md").read_text(), re.MULTILINE
     )
     tests = "".join(path.read_text() for path in REPOSITORY.glob("tests/**/test_*.py"))
     assert len(promises) > 20 and [name for name in promises if f"def {name}(" not in tests] == []
