@@ -170,11 +170,3 @@ def test_a_gpu_that_a_framework_cannot_use_is_a_warning_and_if_asked_for_an_erro
     assert resolve_devices(TrainConfig(), "X", 2, ALONE, TORCH, built_for).accelerator == "gpu"
     resolve_devices(TrainConfig(accelerator="cpu"), "X", 0, ALONE, TORCH, built_for)
     assert not capsys.readouterr().out
-
-
-def test_a_device_file_that_cannot_be_opened_is_named(monkeypatch, tmp_path):
-    on_a_machine_with_a_gpu(monkeypatch, tmp_path)
-    monkeypatch.setattr(gpus, "DEVICE_FILES", (tmp_path / "nvidiactl",))
-    (tmp_path / "nvidiactl").write_text("")
-    monkeypatch.setattr(gpus.os, "access", lambda path, mode: False)
-    assert gpus.why_no_gpu("12.5.1").startswith(f"no permission for {tmp_path / 'nvidiactl'}; ")

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from common.platform.errors import UserError
-from common.platform.launch import STARTED_BY, Launch, read_tf_config, without_launcher
+from common.platform.launch import STARTED_BY, Launch, without_launcher
 
 # The variables that each real launcher has set, in the second process of the second of two nodes.
 TORCHRUN = {
@@ -100,37 +100,23 @@ def test_lightning_starts_further_replicas_itself():
             {**TORCHRUN, "WORLD_SIZE": "3"},
             "torchrun has started 3 processes, 2 of them on this node, of 2: give the same",
         ),
-        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "-1"}, "LOCAL_WORLD_SIZE -1: "),
         (
             {"LOCAL_RANK": "1"},
             "LOCAL_RANK 1: this variable of the environment says that this is one of several processes",
         ),
-        ({"RANK": "abc"}, "RANK abc: "),
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE 2: "),
-        ({"NODE_RANK": "x"}, "NODE_RANK x: "),
-        ({"LOCAL_RANK": "\N{SUPERSCRIPT TWO}", STARTED_BY: "1@here"}, "LOCAL_RANK \N{SUPERSCRIPT TWO}: "),
         ({**SLURM, "SLURM_STEP_NUM_TASKS": "3"}, "Slurm has started 3 processes; each node needs equally many"),
-        ({**SLURM, "SLURM_PROCID": "2"}, "Slurm has started 4 processes; each node needs equally many"),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "Open MPI has started 4 processes; each node needs"),
-        ({**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "one"}, "OMPI_COMM_WORLD_RANK one: "),
         ({"TF_CONFIG": "{"}, "TF_CONFIG {: this variable of the environment should be {"),
-        ({"TF_CONFIG": "[" * 100_000}, "TF_CONFIG [["),
-        ({"TF_CONFIG": '{"cluster": 3, "task": {"type": "worker", "index": 0}}'}, "TF_CONFIG "),
         (tf_config(worker=["n1"]), "TF_CONFIG: worker n1: should be HOST:PORT"),
         (tf_config(index=4, worker=WORKERS), "TF_CONFIG: its task is worker 4, which its cluster does not have"),
         (tf_config(kind="ps", worker=WORKERS), "TF_CONFIG: ps: this program takes only tasks of type worker"),
-        (tf_config(worker=WORKERS, evaluator=["n3:1"]), "TF_CONFIG: evaluator: "),
     ],
 )
 def test_variables_that_make_no_sense_are_reported(environment, message):
     with pytest.raises(UserError) as told:
         Launch.read(environment)
     assert str(told.value).startswith(message)
-
-
-def test_workers_come_after_the_chief():
-    text = tf_config("chief", 0, worker=["b:2", "c:3"], chief=["a:1"])["TF_CONFIG"]
-    assert read_tf_config(text) == ([("a", 1), ("b", 2), ("c", 3)], 0)
 
 
 def test_a_program_that_starts_processes_hides_its_own_launcher_from_them():

@@ -1,29 +1,19 @@
 import os
-import subprocess
 import sys
 import time
 
 from conftest import REPOSITORY, run
 
-from common.platform.machine import peak_memory_bytes, process_start
-from common.record.facts import git_state, versions
+from common.platform.machine import peak_memory_bytes
 
 
 def test_a_process_knows_when_it_was_started():
-    code = "import os, time; from common.platform.machine import process_start; "
-    code += "print(time.perf_counter() - process_start(os.getpid()))"
-    started = time.perf_counter()
-    age = float(run(sys.executable, "-c", code).stdout)
-    elapsed = time.perf_counter() - started
-    assert elapsed - 0.5 < age <= elapsed + 0.02  # the kernel counts in hundredths of a second
-
-
-def test_the_start_of_another_process_can_be_asked_for():
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    try:
-        assert abs(time.perf_counter() - process_start(process.pid)) < 1
-    finally:
-        process.communicate()
+    """On a clock that all processes share; the kernel counts in hundredths of a second."""
+    code = "import os, time; time.sleep(0.5); from common.platform.machine import process_start; "
+    code += "print(process_start(os.getpid()), time.perf_counter())"
+    before = time.perf_counter()
+    started, printed = map(float, run(sys.executable, "-c", code).stdout.split())
+    assert before - 0.02 <= started < printed - 0.5
 
 
 def test_peak_memory_counts_what_was_freed_again_and_the_children():
@@ -44,10 +34,3 @@ print(alone - before, both - alone)
     assert 150 * 2**20 < alone < 250 * 2**20
     assert 95 * 2**20 < child < 160 * 2**20
     assert peak_memory_bytes(os.getpid()) > 0
-
-
-def test_versions_and_commit():
-    found = versions("numpy")
-    assert set(found) == {"python", "platform", "numpy"}
-    state = git_state()
-    assert state is None or (len(state["commit"]) == 40 and isinstance(state["dirty"], bool))

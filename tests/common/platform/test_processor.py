@@ -3,11 +3,10 @@
 import importlib.metadata
 import json
 import os
-import sys
-from signal import SIGABRT, SIGILL, SIGKILL, SIGSEGV, SIGTERM
+from signal import SIGABRT, SIGILL, SIGKILL, SIGSEGV
 
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, run
+from conftest import CPU, REPOSITORY, program_of, run
 
 from common.platform import processor
 from common.platform.errors import UserError
@@ -83,10 +82,9 @@ def precision_of(**options):
         (CPUINFO, ["amx_bf16", "avx512_bf16"], True),
         ("processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n", [], True),
         ("model name\t: Old\nflags\t\t: fpu sse2 avx2\n", [], False),
-        ("", [], False),
         (None, [], False),
     ],
-    ids=["x86", "Arm", "old", "unknown", "not Linux"],
+    ids=["x86", "Arm", "old", "not Linux"],
 )
 def test_only_flags_announce_instructions(machine, cpuinfo, announced, has_bf16):
     machine.cpuinfo.write_text(cpuinfo) if cpuinfo is not None else machine.cpuinfo.unlink()
@@ -122,7 +120,7 @@ def test_if_all_crash_half_precision_is_refused_and_not_chosen(machine, capfd):
 @pytest.mark.parametrize(
     "ends",
     [
-        *({"": end} for end in (1, -SIGSEGV, -SIGKILL, -SIGTERM)),
+        {"": -SIGKILL},
         {"": -SIGILL, "AVX512_CORE_AMX": -SIGKILL},
         pytest.param({"": "hangs"}, marks=SLOW),
     ],
@@ -149,35 +147,6 @@ def test_another_version_precision_or_machine_is_tried_again(machine, monkeypatc
     assert machine.probed == ["", ""]
 
 
-@pytest.mark.parametrize(
-    ("options", "probes"),
-    [
-        ({**AUTO, "dataset": "mnist"}, 1),
-        ({**AUTO, "dataset": "digits"}, 0),
-        ({**AUTO, "accelerator": "gpu"}, 0),
-        ({"accelerator": "gpu"}, 0),
-        ({"precision": "auto"}, 0),
-        ({"precision": "32"}, 0),
-        ({"precision": "64", "mode": "tuned"}, 0),
-        ({"package": "not-installed"}, 0),
-    ],
-    ids=str,
-)
-def test_only_runs_in_half_precision_start_a_probe(machine, options, probes):
-    assert machine.prepare(**options) is None and len(machine.probed) == probes
-
-
-@pytest.mark.parametrize(("content", "probes"), [(b"", 2), (b"AVX512_CO", 2), (b"\xff\xfe", 2), ("folder", 3)], ids=str)
-def test_a_damaged_or_unwritable_cache_means_trying_again(machine, tmp_path, content, probes):
-    machine.prepare()
-    (file,) = (tmp_path / "cache").glob("*/half-precision/*")
-    file.unlink()
-    file.mkdir() if content == "folder" else file.write_bytes(content)
-    for child in (False, False, True):  # children do not need the file
-        assert machine.prepare(child=child) is None
-    assert len(machine.probed) == probes
-
-
 # --- Whole runs ---
 
 
@@ -188,18 +157,15 @@ def train(implementation, folder, *options, expect=0):
     return done, None if expect else read_result(folder / "run")
 
 
-@pytest.mark.parametrize(
-    "name", [LIMIT_VARIABLES[0], *(pytest.param(name, marks=SLOW) for name in LIMIT_VARIABLES[1:])]
-)
-def test_a_limit_set_by_the_user_is_kept_and_reported(machine, monkeypatch, tmp_path, name):
-    monkeypatch.setenv(name, "AVX512_CORE")
+def test_a_limit_set_by_the_user_is_kept_and_reported(machine, monkeypatch, tmp_path):
+    monkeypatch.setenv(LIMIT_VARIABLES[0], "AVX512_CORE")
     _, result = train("pt", tmp_path, "--precision", "bf16-mixed")
     assert machine.probed == [] and result.cpu_instructions == "AVX512_CORE"
     assert result.processor_note == "instructions up to AVX512_CORE (ONEDNN_MAX_CPU_ISA), as set in the environment"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("implementation", "devices"), [("tf", 1), ("keras", 1), ("pt", 1), ("pt", 2), ("ptl", 2)])
+@pytest.mark.parametrize(("implementation", "devices"), [("tf", 1), ("pt", 2), ("ptl", 2)])
 def test_a_run_uses_the_highest_instructions_that_work(machine, tmp_path, implementation, devices):
     machine.ends(dict.fromkeys(["", *LIMITS[:2]], -SIGILL))
     done, result = train(implementation, tmp_path, "--precision", "bf16-mixed", "--devices", devices)
@@ -211,29 +177,12 @@ def test_a_run_uses_the_highest_instructions_that_work(machine, tmp_path, implem
     assert done.stdout.count(f"note: {result.processor_note}") == 1 and machine.probed == ["", *LIMITS[:3]]
 
 
-@pytest.mark.quick("tf")
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_if_all_crash_a_run_ends_with_one_line(machine, tmp_path, implementation):
+def test_if_all_crash_a_run_ends_with_one_line(machine, tmp_path):
     machine.ends(ALL_CRASH)
-    done, _ = train(implementation, tmp_path, "--precision", "bf16-mixed", expect=2)
+    done, _ = train("tf", tmp_path, "--precision", "bf16-mixed", expect=2)
     error = done.stderr.splitlines()[-1]
     assert error == (
-        f"python -m {implementation}_impl: error: --precision bf16-mixed: this processor (Made-up Xeon) claims to have"
+        "python -m tf_impl: error: --precision bf16-mixed: this processor (Made-up Xeon) claims to have"
         " amx_bf16, avx512_bf16, but half precision crashes (SIGILL) with every instruction set; use --precision 32"
     )
     assert not (tmp_path / "run" / "result.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("implementation", ["tf", "pt"])
-@pytest.mark.parametrize(("precision", "flag"), [("bf16-mixed", "bf16"), ("16-mixed", "fp16")])
-def test_a_real_probe_uses_the_instructions_of_a_real_run(implementation, precision, flag, tmp_path, monkeypatch):
-    """The probe can leave out convolutions and gradients: oneDNN computes them with AMX if it multiplies with AMX."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("ONEDNN_VERBOSE", "1")
-    done, result = train(implementation, tmp_path, "--precision", precision)
-    monkeypatch.setenv(LIMIT_VARIABLES[0], result.cpu_instructions or "")
-    probe = run(sys.executable, "-m", f"{implementation}_impl.probe", precision, CUDA_VISIBLE_DEVICES="")
-    assert ",exec,cpu,matmul" in probe.stdout or not any(flag in name for name in processor.announced())
-    kernels = [[line for line in out.splitlines() if ",exec," in line] for out in (done.stdout, probe.stdout)]
-    assert len({any("_amx" in line for line in lines) for lines in kernels}) == 1
