@@ -739,9 +739,9 @@ class Row:
 
     @shown("same\ntraining", MAIN, SWEEP_ACCURACY)
     def same_as_first(self) -> str:
-        if self.same_training is None:
-            return "not proved" if self.status in (*DIFFERENT, "not proved") else ""
-        return "yes" if self.same_training else "no"
+        if self.status in DIFFERENT:
+            return "no"
+        return "not proved" if self.status == "not proved" else "yes" if self.same_training else ""
 
     @shown("same\ntraining", DECISION)
     def same_or_first(self) -> str:

@@ -251,6 +251,11 @@ def test_a_row_that_is_not_the_same_training_gets_no_ratio_and_a_note(tmp_path, 
         rows = rows_of(tmp_path / "tf", happens_to("tf"), repeats=3)
         assert list(rows["status"]) == of_the_first and note in rows.loc["tf", "note"]
         assert of_the_first[0] != "different training" or "this row may be right" in rows.loc["pt", "note"]
+        said = {"different training": "no", "not proved": "not proved"}  # the label and the column say the same
+        lines = shown(tmp_path / "tf", width=200).splitlines()
+        for title, status in zip(("TensorFlow", "PyTorch", "Lightning"), of_the_first, strict=True):
+            line = next(line for line in lines if line.startswith(f"{title}: {status}"))
+            assert line.rstrip().endswith(said[status]), line
 
 
 def test_same_training_is_a_column_with_its_evidence(tmp_path):
