@@ -181,10 +181,13 @@ def speed_conclusions(table: Table) -> list[str]:
 
 
 def proof_conclusions(table: Table) -> list[str]:
-    """Whether the rows are the same training; none if fewer than two can be compared."""
+    """Whether the rows are the same training; none for a single row."""
+    if sum(bool(row.runs) for row in table.rows) < 2:
+        return []
     rows = [row for row in table.rows if row.is_comparable]
     if len(rows) < 2:
-        return []
+        wrong = [row.title for row in table.rows if row.status in DIFFERENT]
+        return [f"same training: no: {', '.join(wrong)}" if wrong else "same training: not proved"]
     if {row.same_training for row in rows if not row.is_reference} != {True}:
         return ["same training: not proved"]
     largest = max(row.proof_difference or 0.0 for row in rows)

@@ -256,6 +256,7 @@ def test_a_row_that_is_not_the_same_training_gets_no_ratio_and_a_note(tmp_path, 
         for title, status in zip(("TensorFlow", "PyTorch", "Lightning"), of_the_first, strict=True):
             line = next(line for line in lines if line.startswith(f"{title}: {status}"))
             assert line.rstrip().endswith(said[status]), line
+        assert f"same training: {'no: TensorFlow' if 'different training' in of_the_first else 'not proved'}" in lines
 
 
 def test_same_training_is_a_column_with_its_evidence(tmp_path):
