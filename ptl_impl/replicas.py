@@ -1,6 +1,7 @@
 """Devices in Lightning: the Trainer starts this program again for every further replica."""
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 
 from lightning.pytorch.plugins.environments import (
     ClusterEnvironment,
@@ -9,6 +10,7 @@ from lightning.pytorch.plugins.environments import (
     TorchElasticEnvironment,
 )
 
+from common.platform.ending import ctrl_c_waits
 from common.platform.launch import Launch
 from common.platform.rendezvous import LOOPBACK
 from common.spec.options import TrainConfig
@@ -34,3 +36,8 @@ def make_replica_environment(config: TrainConfig) -> list[ClusterEnvironment]:
                 tell_rendezvous(LOOPBACK, host_store(LOOPBACK))
     # By default Lightning, within a Slurm job, would wait for Slurm to start the replicas.
     return [LightningEnvironment()]
+
+
+def ranks_start() -> AbstractContextManager[None]:
+    """If the Trainer starts ranks inside, Ctrl-C waits until they are in `main`."""
+    return ctrl_c_waits() if Launch.read().started_by == "user" else nullcontext()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from common.experiment import Experiment
-from common.platform.ending import ctrl_c_waits, take_signals
+from common.platform.ending import take_signals
 from common.record.recorder import Recorder
 from common.spec.batches import summed
 from pt_impl.data import Batch
@@ -21,7 +21,7 @@ from ptl_impl.data import ExampleDataModule
 from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 from ptl_impl.parallel import make_strategy
 from ptl_impl.precision import PRECISIONS, make_precision_plugins
-from ptl_impl.replicas import make_replica_environment
+from ptl_impl.replicas import make_replica_environment, ranks_start
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
     # A run that resumes has some epochs behind it; fit counts on from here.
     done = dict.fromkeys(("ready", "started", "processed", "completed"), plan.epochs_done)
     trainer.fit_loop.epoch_progress.load_state_dict({"total": done, "current": done})
-    with ctrl_c_waits():  # in ranks that the Trainer starts, until they are in `main`
+    with ranks_start():
         trainer.fit(parts.module, parts.data)
 
     memory = device_peak_memory_bytes(config, parts.device)

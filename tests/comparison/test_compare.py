@@ -286,9 +286,10 @@ def test_a_run_past_its_timeout_is_ended_with_its_children(project, tmp_path):
 def test_the_children_of_one_that_is_killed_end_too(project, tmp_path):
     """Otherwise they would train beside the runs of the resumed comparison, and write into the same folders."""
     with begin(project, tmp_path / "r", "one", "hang") as process:
-        pids = pids_of(tmp_path / "r")
+        pid, child = pids_of(tmp_path / "r")
         process.kill()
-    wait_for(lambda: gone(pids), seconds=5)
+    wait_for(lambda: gone([pid]), seconds=5)
+    os.kill(child, signal.SIGKILL)  # a process that is none of ours
     run(sys.executable, "compare.py", "--resume", tmp_path / "r", "--timeout", 4, cwd=project, expect=1)
     assert statuses(read_csv(tmp_path / "r" / "results.csv")) == {"one": "ok", "hang": "failed"}
 

@@ -37,7 +37,7 @@ MISTAKES = {
         "    with model.no_sync() if alone else contextlib.nullcontext():\n"
         "        shares.append(parts.forward_backward(next(batches)))\n",
         ("--devices", 2),
-        ("from the examples of device", "replicas whose weights differ"),
+        ("from the examples of device", "replicas whose weights differ", "summed over all devices?"),
     ),
     "a schedule that is one step late": (
         *("pt_impl/optimizer.py", "lambda step: rates[step])", "lambda step: rates[max(0, step - 1)])"),
