@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.data.arrays import WHITE
 from common.data.datasets import data_spec
 from common.platform.errors import UserError
 from common.platform.gpus import has_gpu, why_no_gpu
@@ -241,7 +240,7 @@ def tutorial_obstacle(config: TrainConfig) -> str | None:
             f" {config.num_shards}"
         )
     data = data_spec(config) if config.dataset in ("arrays", "synthetic") else None
-    if data and (data.largest == WHITE["float32"] or data.image_shape[2] not in (1, 3)):
+    if data and (data.is_float or data.image_shape[2] not in (1, 3)):
         return "--mode tutorial: its programs load pictures, uint8 with 1 or 3 channels; use --mode plain"
     return None
 

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from common.command import Command, PredictConfig
-from common.data.arrays import WHITE
 from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset, unlabelled_dataset
 from common.data.image_files import Remark, read_image, remarks
 from common.platform.errors import DivergedError, UserError
@@ -77,7 +76,7 @@ def read_used(command: Command) -> Used | None:
 
 
 def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Used:
-    if spec.largest == WHITE["float32"]:
+    if spec.is_float:
         raise UserError("predict: the network takes arrays of float32; pictures have values from 0 to 255")
     if spec.image_shape[2] not in (1, 3):
         raise UserError(f"predict: the network takes images of {spec.image_shape[2]} channels; pictures have 1 or 3")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
+from common.data.arrays import WHITE
 from common.data.catalogue import DatasetEntry, dataset_entry
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
@@ -34,6 +35,11 @@ class DataSpec(BaseModel):
     largest: int = Field(gt=0, le=255)
     shift: list[FiniteFloat]
     scale: list[Annotated[FiniteFloat, Field(gt=0)]]
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the images are float32, and so no pictures."""
+        return self.largest == WHITE["float32"]
 
     @model_validator(mode="after")
     def _is_of_all_channels(self) -> "DataSpec":

@@ -81,17 +81,13 @@ class Predictions:
             return "its wrong_indices are not the first images with a wrong guess"
         return None
 
-    def confusion(self, num_classes: int) -> NDArray[np.int64]:
-        """int64 (classes, classes): how many images of each class (row) were guessed as each class (column)."""
-        return confusion(self.labels, self.guesses, num_classes)
-
 
 def _first_wrong(labels: NDArray[Any], guesses: NDArray[Any]) -> NDArray[np.int64]:
     return np.flatnonzero(labels != guesses)[:MAX_WRONG_IMAGES]
 
 
 def confusion(labels: NDArray[Any], guesses: NDArray[Any], num_classes: int) -> NDArray[np.int64]:
-    """See `Predictions.confusion`."""
+    """int64 (classes, classes): how many images of each class (row) were guessed as each class (column)."""
     pairs = labels.astype(np.int64) * num_classes + guesses
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 

@@ -14,7 +14,7 @@ from common.data.datasets import load_dataset
 from common.platform.errors import DivergedError
 from common.platform.files import write_json_model
 from common.platform.launch import Launch
-from common.record.predictions import Predictions
+from common.record.predictions import Predictions, confusion
 from common.record.results import read_result
 from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
@@ -52,7 +52,7 @@ def test_evaluation_says_what_the_training_said(weights):
     assert (found["test_count"], found["test_correct"]) == (80, result.test_correct)
     assert found["test_accuracy"] == result.test_accuracy
     assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-5)
-    assert found["confusion"] == predictions.confusion(10).tolist()
+    assert found["confusion"] == confusion(predictions.labels, predictions.guesses, 10).tolist()
     assert found["test_accuracy"] < found["top5_accuracy"] < 1
     text = use("evaluate", weights, "--test-size", 30).stdout
     correct = int((predictions.guesses == predictions.labels)[:30].sum())

@@ -3,7 +3,7 @@ import pytest
 
 from common.platform.errors import UserError
 from common.platform.files import read_safetensors, write_safetensors
-from common.record.predictions import MAX_WRONG_IMAGES, Predictions
+from common.record.predictions import MAX_WRONG_IMAGES, Predictions, confusion
 
 
 def test_scores_are_the_softmax_of_the_guess():
@@ -19,7 +19,7 @@ def test_scores_are_the_softmax_of_the_guess():
 def test_a_confusion_matrix_has_classes_in_rows_and_guesses_in_columns():
     logits = np.eye(3)[[0, 1, 1, 2, 2, 2]]
     found = Predictions.make(logits, np.array([0, 0, 1, 2, 2, 0]), np.zeros((6, 1, 1, 1), np.uint8))
-    assert found.confusion(3).tolist() == [[1, 1, 1], [0, 1, 0], [0, 0, 2]]
+    assert confusion(found.labels, found.guesses, 3).tolist() == [[1, 1, 1], [0, 1, 0], [0, 0, 2]]
 
 
 def test_they_are_read_as_they_were_written_and_refused_when_they_do_not_fit(tmp_path):
