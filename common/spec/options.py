@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from common.platform.cli import as_typed, option_name
 from common.spec.batches import Plan
@@ -54,7 +46,9 @@ TRAINED = tuple(kind for kind in RESET_IN if kind not in UNTRAINED)
 Shown = Literal["first", "by kind", "never"]
 
 
-def option(kind: str, default: Any, neutral: Any = ..., shown: Shown = "by kind", **details: Any) -> Any:
+def option(
+    kind: str, default: Any, description: str, neutral: Any = ..., shown: Shown = "by kind", **details: Any
+) -> Any:
     """A field of a configuration.
 
     Args:
@@ -62,8 +56,8 @@ def option(kind: str, default: Any, neutral: Any = ..., shown: Shown = "by kind"
       shown: where --help shows it.
       details: passed to pydantic's `Field`.
     """
-    neutral = default if neutral is ... else neutral
-    return Field(default, json_schema_extra={"kind": kind, "neutral": neutral, "shown": shown}, **details)
+    extra = {"kind": kind, "neutral": default if neutral is ... else neutral, "shown": shown}
+    return Field(default, description=description, json_schema_extra=extra, **details)
 
 
 def neutral_option_values(schema: type[BaseModel], *kinds: str) -> dict[str, Any]:
@@ -79,32 +73,13 @@ def options_of_kind(schema: type[BaseModel], *kinds: str) -> list[str]:
     return list(neutral_option_values(schema, *kinds))
 
 
-# --- The options ---
+# --- The types of values ---
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
 ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
-MAX_COUNT = 2**31 - 1  # upper bound for numbers of examples, batch sizes and the like
-MAX_SIDE = 4096  # upper bound for height, width and channels of images
-Positive = Annotated[int, Field(gt=0, le=MAX_SIDE)]
-ImageShape = tuple[Positive, Positive, Positive]
-MAX_CLASSES = 10_000
-
-
-def _check_class_names(names: list[str]) -> list[str]:
-    for name in names:
-        if not name.isprintable():  # a terminal and tables can't show it
-            raise ValueError(f"{name!a} can't be shown")
-    if repeated := next((name for name, count in Counter(names).items() if count > 1), None):
-        raise ValueError(f"{repeated!a} is the name of several classes")
-    return names
-
-
-# Name of each class, in the order of the labels.
-ClassNames = Annotated[list[str], Field(min_length=2, max_length=MAX_CLASSES), AfterValidator(_check_class_names)]
+LoggerName = Literal["tensorboard", "wandb"]
 Mode = Literal["tutorial", "plain", "tuned"]
 MODES: tuple[Mode, ...] = get_args(Mode)
-LoggerName = Literal["tensorboard", "wandb"]
-
 ABOUT_MODES: dict[Mode, str] = {
     "tutorial": "the program that the framework's documentation teaches",
     "plain": "the framework's own step and loop, on batches that are gathered from arrays",
@@ -123,40 +98,63 @@ Strategy = Literal[
     "multi_worker_mirrored",
     "pipeline",
 ]
+DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # strategies with a fixed number of devices
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]  # Lightning's names
-AutoOrPrecision = Literal["auto", Precision]
+
+MAX_COUNT = 2**31 - 1  # upper bound for numbers of examples, batch sizes and the like
+Number = Annotated[int, Field(gt=0, le=MAX_COUNT)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+MAX_SIDE = 4096  # upper bound for height, width and channels of images
+Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]
+ImageShape = tuple[Side, Side, Side]
 AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0, le=1024)]
 AutoOrBool = Literal["auto"] | bool
-DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # strategies with a fixed number of devices
-
-
-def _defaults(name: str) -> str:
-    """The defaults of a hyperparameter by update rule: `0.05 (sgd), 0.001 (adam, adamw)`."""
-    names: dict[str, list[str]] = {}
-    for optimizer, rule in RULES.items():
-        if hasattr(rule, name):
-            names.setdefault(f"{getattr(rule, name):g}", []).append(optimizer)
-    return ", ".join(f"{value} ({', '.join(of)})" for value, of in names.items())
-
-
 SMALLEST = float(np.finfo(np.float32).tiny)  # the smallest normal number of float32
 
 
 def outlives_rounding(value: float) -> float:
-    """Returns `value`. Raises ValueError if it is 0 or 1 in float32, but not as typed.
+    """Returns `value`, without the sign of a zero. Raises ValueError if it is 0 or 1 in float32, but not as typed.
 
     Numbers below the normal ones count as 0, since frameworks may compute with 0 instead.
     """
     rounded = float32(value) if abs(value) >= SMALLEST else 0.0
     if rounded in (0.0, 1.0) and rounded != value:
         raise ValueError(f"counts as {rounded:g} in the 32-bit floats used; give a number further from {rounded:g}")
-    return value
+    return value + 0.0
+
+
+# A hyperparameter. It is stored as typed; common/spec/update_rule.py rounds it to float32, for all implementations.
+Real = Annotated[float, Field(le=1e38, allow_inf_nan=False), AfterValidator(outlives_rounding)]
+
+MAX_CLASSES = 10_000
+
+
+def _check_class_names(names: list[str]) -> list[str]:
+    for name in names:
+        if not name.isprintable():  # a terminal and tables can't show it
+            raise ValueError(f"{name!a} can't be shown")
+    if repeated := next((name for name, count in Counter(names).items() if count > 1), None):
+        raise ValueError(f"{repeated!a} is the name of several classes")
+    return names
+
+
+# Name of each class, in the order of the labels.
+ClassNames = Annotated[list[str], Field(min_length=2, max_length=MAX_CLASSES), AfterValidator(_check_class_names)]
+
+
+def _defaults(name: str) -> str:
+    """The defaults of a hyperparameter by update rule: `0.05 (sgd), 0.001 (adam, adamw)`."""
+    names: dict[str, list[str]] = {}
+    for optimizer, rule in RULES.items():
+        names.setdefault(f"{getattr(rule, name):g}", []).append(optimizer)
+    return ", ".join(f"{value} ({', '.join(of)})" for value, of in names.items())
+
+
+# --- The options ---
 
 
 class TrainingOptions(BaseModel):
     """The options of a training. `python -m <implementation> --help` prints all of them.
-
-    Hyperparameters are stored as typed; `common.spec.update_rule` rounds them to float32 once, for all implementations.
 
     Raises:
       pydantic.ValidationError: a value has the wrong type, is out of bounds, or contradicts another one.
@@ -176,185 +174,147 @@ class TrainingOptions(BaseModel):
     dataset: DatasetName = option(
         "data",
         "digits",
+        "the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of memory-mapped"
+        " arrays, which make_dataset.py makes from any folder of images",
         shown="first",
-        description="the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of"
-        " memory-mapped arrays, which make_dataset.py makes from any folder of images",
     )
     data_dir: Path = option(
         "place",
         Path("data"),
+        "folder of data sets in torchvision's layout; missing ones are downloaded there once; for arrays the folder"
+        " that make_dataset.py has written",
         shown="first",
-        description="folder of data sets in torchvision's layout; missing ones are downloaded there once; for arrays"
-        " the folder that make_dataset.py has written",
     )
     image_shape: ImageShape | None = option(
-        "data", None, description="height, width and channels of synthetic images; unset: 28 28 1"
+        "data", None, "height, width and channels of synthetic images; unset: 28 28 1"
     )
-    train_size: int | None = option(
-        "training",
-        None,
-        gt=0,
-        le=MAX_COUNT,
-        description="use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)",
+    train_size: Number | None = option(
+        "training", None, "use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)"
     )
-    test_size: int | None = option(
-        "data",
-        None,
-        gt=0,
-        le=MAX_COUNT,
-        description="use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)",
+    test_size: Number | None = option(
+        "data", None, "use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)"
     )
 
-    model: ModelName = option("network", "cnn", shown="first", description="the network")
+    model: ModelName = option("network", "cnn", "the network", shown="first")
     sync_batchnorm: bool = option(
-        "network", False, description="batch normalisation over the batch of all replicas, not over each one's shard"
+        "network", False, "batch normalisation over the batch of all replicas, not over each one's shard"
     )
 
-    epochs: int = option(
-        "schedule", 20, neutral=1, shown="first", gt=0, le=10**6, description="passes over the training set"
-    )
-    max_steps: int = option("schedule", -1, ge=-1, le=MAX_COUNT, description="stop after N steps; -1: no limit")
-    batch_size: int = option(
-        "training", 64, shown="first", gt=0, le=MAX_COUNT, description="global batch size, all devices together"
-    )
-    label_smoothing: float = option(
-        "regularisation",
-        0.0,
-        ge=0,
-        lt=1,
-        description="share of each training label that is spread evenly over all classes",
+    epochs: Number = option("schedule", 20, "passes over the training set", neutral=1, shown="first")
+    max_steps: int = option("schedule", -1, "stop after N steps; -1: no limit", ge=-1, le=MAX_COUNT)
+    batch_size: Number = option("training", 64, "global batch size, all devices together", shown="first")
+    label_smoothing: Real = option(
+        "regularisation", 0.0, "share of each training label that is spread evenly over all classes", ge=0, lt=1
     )
     random_crop: int = option(
         "regularisation",
         0,
+        "pad training images with N black pixels on each side, and crop them at random back to their size",
         ge=0,
-        le=4096,
-        description="pad training images with N black pixels on each side, and crop them at random back to their size",
+        le=MAX_SIDE,
     )
-    horizontal_flip: bool = option("regularisation", False, description="mirror half of the training images, at random")
+    horizontal_flip: bool = option("regularisation", False, "mirror half of the training images, at random")
 
     # --- Update rule and schedule ---
 
-    optimizer: OptimizerName = option("training", "sgd", description="the update rule, in PyTorch's form")
-    learning_rate: float | None = option(
+    optimizer: OptimizerName = option("training", "sgd", "the update rule, in PyTorch's form")
+    learning_rate: Real | None = option(
         "training",
         None,
+        f"the learning rate, or the peak of its schedule; unset: {_defaults('learning_rate')}",
         shown="first",
         gt=0,
-        le=1e38,
-        allow_inf_nan=False,
-        description=f"the learning rate, or the peak of its schedule; unset: {_defaults('learning_rate')}",
     )
-    warmup_steps: int = option(
-        "schedule", 0, ge=0, le=10**9, description="steps of linear warm-up before the schedule starts"
-    )
+    warmup_steps: Natural = option("schedule", 0, "steps of linear warm-up before the schedule starts")
     schedule: ScheduleName = option(
         "schedule",
         "cosine",
+        "the learning rate after warm-up; cosine: down to zero, nearly reached in the last step; step: times --gamma"
+        " every --step-size epochs; one-cycle: up to the peak and down again",
         neutral="constant",
-        description="the learning rate after warm-up; cosine: down to zero, nearly reached in the last step; step:"
-        " times --gamma every --step-size epochs; one-cycle: up to the peak and down again",
     )
-    step_size: int | None = option(
-        "schedule",
-        None,
-        gt=0,
-        le=MAX_COUNT,
-        description="schedule step: epochs between two changes; unset: a third of all",
+    step_size: Number | None = option(
+        "schedule", None, "schedule step: epochs between two changes; unset: a third of all"
     )
-    gamma: float | None = option(
-        "schedule", None, gt=0, le=1, description="schedule step: factor of each change; unset: 0.1"
-    )
-    momentum: float | None = option("training", None, ge=0, lt=1, description="sgd: momentum; unset: 0.9")
-    nesterov: bool | None = option("training", None, description="sgd: Nesterov momentum; unset: false")
-    weight_decay: float | None = option(
+    gamma: Real | None = option("schedule", None, "schedule step: factor of each change; unset: 0.1", gt=0, le=1)
+    momentum: Real | None = option("training", None, "sgd: momentum; unset: 0.9", ge=0, lt=1)
+    nesterov: bool | None = option("training", None, "sgd: Nesterov momentum; unset: false")
+    weight_decay: Real | None = option(
         "regularisation",
         None,
+        "L2 penalty added to every gradient; adamw: subtracted from the weights directly; unset:"
+        f" {_defaults('weight_decay')}",
         neutral=0.0,
         ge=0,
-        le=1e38,
-        allow_inf_nan=False,
-        description="L2 penalty added to every gradient; adamw: subtracted from the weights directly; unset:"
-        f" {_defaults('weight_decay')}",
     )
-
-    accumulate_grad_batches: int = option(
-        "training",
-        1,
-        gt=0,
-        le=10**6,
-        description="batches whose gradients are combined into one step: K batches act as one K times as large",
+    accumulate_grad_batches: Number = option(
+        "training", 1, "batches whose gradients are combined into one step: K batches act as one K times as large"
     )
-    gradient_clip_val: float | None = option(
+    gradient_clip_val: Real | None = option(
         "training",
         None,
+        "if the norm of all gradients together is larger than this, scale them down to it; unset: never",
         gt=0,
-        le=1e38,
-        description="if the norm of all gradients together is larger than this, scale them down to it; unset: never",
     )
 
     # --- Devices and number formats ---
 
-    accelerator: Literal["auto", Accelerator] = option(
-        "machine", "auto", description="auto: the GPU where there is one"
-    )
+    accelerator: Literal["auto", Accelerator] = option("machine", "auto", "auto: the GPU where there is one")
     devices: AutoOrCount = option(
         "machine",
         "auto",
+        "number of devices on each node, each a replica unless --strategy says otherwise; auto: 1 on the CPU, all"
+        " GPUs, or as many as a launcher such as torchrun has started",
         neutral=1,
         shown="first",
-        description="number of devices on each node, each a replica unless --strategy says otherwise; auto: 1 on the"
-        " CPU, all GPUs, or as many as a launcher such as torchrun has started",
     )
     num_nodes: AutoOrCount = option(
         "machine",
         "auto",
-        description="number of machines; a launcher (torchrun, srun, mpirun) starts this program on each of them, or"
-        " with Lightning you start it yourself; auto: as the launcher says, else 1",
+        "number of machines; a launcher (torchrun, srun, mpirun) starts this program on each of them, or with"
+        " Lightning you start it yourself; auto: as the launcher says, else 1",
     )
     strategy: Literal["auto", Strategy] = option(
         "machine",
         "auto",
+        "how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the whole network"
+        " and a shard of the batch; ddp_find_unused_parameters_true: ddp that looks for weights without a gradient; dp"
+        " (PyTorch, GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of every weight,"
+        " gradient and optimizer state, and a shard of the batch; pipeline (not Keras): each of two devices has one"
+        " stage of the network. auto: single_device for one device, mirrored or ddp for several",
         neutral="single_device",
-        description="how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the"
-        " whole network and a shard of the batch; ddp_find_unused_parameters_true: ddp that looks for weights without"
-        " a gradient; dp (PyTorch, GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of every"
-        " weight, gradient and optimizer state, and a shard of the batch; pipeline (not Keras): each of two devices has"
-        " one stage of the network. auto: single_device for one device, mirrored or ddp for several",
     )
     stages: tuple[Accelerator, Accelerator] | None = option(
         "machine",
         None,
-        description="where the two stages of --strategy pipeline are: cpu or gpu, each; unset: both on --accelerator",
+        "where the two stages of --strategy pipeline are: cpu or gpu, each; unset: both on --accelerator",
     )
-    microbatches: int = option(
+    microbatches: Number = option(
         "machine",
         1,
-        gt=0,
-        le=10**6,
-        description="parts of a batch that go through the stages of --strategy pipeline one after the other, so that"
-        " both have work; the last batch of an epoch, if N does not divide it, goes through whole",
+        "parts of a batch that go through the stages of --strategy pipeline one after the other, so that both have"
+        " work; the last batch of an epoch, if N does not divide it, goes through whole",
     )
     threads_per_device: AutoOrCount = option(
-        "machine", "auto", description="CPU threads of each replica; auto: an even share of the cores"
+        "machine", "auto", "CPU threads of each replica; auto: an even share of the cores"
     )
-    precision: AutoOrPrecision = option(
+    precision: Literal["auto", Precision] = option(
         "setting",
         "auto",
-        description="32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the"
-        " latter with dynamic loss scaling; auto: 32, or what mode tuned chooses",
+        "32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the latter with"
+        " dynamic loss scaling; auto: 32, or what mode tuned chooses",
     )
     compile: AutoOrBool = option(
         "setting",
         "auto",
-        description="compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what"
-        " mode tuned chooses; JAX always compiles the whole step",
+        "compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what mode tuned"
+        " chooses; JAX always compiles the whole step",
     )
     tf32: AutoOrBool = option(
         "setting",
         "auto",
-        description="let a GPU round the inputs of 32-bit products to 10 of their 23 mantissa bits, which is faster;"
-        " auto: false, or what mode tuned chooses",
+        "let a GPU round the inputs of 32-bit products to 10 of their 23 mantissa bits, which is faster; auto: false,"
+        " or what mode tuned chooses",
     )
 
     # --- What is written ---
@@ -362,22 +322,21 @@ class TrainingOptions(BaseModel):
     logger: tuple[LoggerName, ...] = option(
         "logging",
         (),
-        description="also log losses, accuracy, learning rate, speed and hyperparameters to TensorBoard (files in"
-        " --run-dir) or Weights & Biases (offline without an account); needs requirements/loggers.txt",
+        "also log losses, accuracy, learning rate, speed and hyperparameters to TensorBoard (files in --run-dir) or"
+        " Weights & Biases (offline without an account); needs requirements/loggers.txt",
     )
     profile: int | None = option(
         "profiling",
         None,
+        "profile N steps after warm-up with the framework's own profiler: the costliest operations, and a trace for"
+        " Perfetto or TensorBoard; compare.py does this in separate runs; unset: never",
         gt=0,
         le=10**4,
-        description="profile N steps after warm-up with the framework's own profiler: the costliest operations, and a"
-        " trace for Perfetto or TensorBoard; compare.py does this in separate runs; unset: never",
     )
-    checkpoint_every: Literal["epoch"] | Annotated[int, Field(gt=0, le=MAX_COUNT)] | None = option(
+    checkpoint_every: Literal["epoch"] | Number | None = option(
         "resuming",
         None,
-        description="write a checkpoint after every N steps, or each epoch, and when a signal ends the run; unset:"
-        " never",
+        "write a checkpoint after every N steps, or each epoch, and when a signal ends the run; unset: never",
     )
 
     @property
@@ -409,106 +368,85 @@ class TrainingOptions(BaseModel):
         """Number of GPUs used on each node, in a resolved configuration."""
         return self.stages_on.count("gpu")
 
-    @field_validator("*")
-    @classmethod
-    def _zero_has_no_sign(cls, value: Any) -> Any:
-        return value + 0.0 if isinstance(value, float) else value
-
-    @field_validator("*")
-    @classmethod
-    def _outlives_rounding(cls, value: Any, info: ValidationInfo) -> Any:
-        rounded = isinstance(value, float) and info.field_name in TrainingOptions.model_fields
-        return outlives_rounding(value) if rounded else value
-
     @model_validator(mode="after")
     def _fits_its_rule(self) -> Self:
+        """Hyperparameters that are given belong to the update rule and to the schedule that are chosen."""
         for chooser, kinds in (("optimizer", RULES), ("schedule", SCHEDULES)):
             chosen = getattr(self, chooser)
             names = {kind: [field.name for field in fields(schema)] for kind, schema in kinds.items()}
-            for name in dict.fromkeys(name for of_kind in names.values() for name in of_kind):
+            for name in dict.fromkeys(sum(names.values(), [])):
                 value = getattr(self, name)
                 if value is not None and name not in names[chosen]:
                     having = " or ".join(kind for kind, of_kind in names.items() if name in of_kind)
                     raise ValueError(f"{option_name(name)} {as_typed(value)}: needs --{chooser} {having}, not {chosen}")
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("--nesterov true needs --momentum above 0")
-        return self
-
-    @model_validator(mode="after")
-    def _fits_its_strategy(self) -> Self:
-        if self.stages and self.accelerator != "auto" and (self.accelerator == "gpu") != ("gpu" in self.stages):
-            raise ValueError(f"--stages {' '.join(self.stages)}: at odds with --accelerator {self.accelerator}")
-        if self.strategy != "pipeline":
-            if self.stages:
-                raise ValueError(f"--stages {' '.join(self.stages)}: needs --strategy pipeline")
-            if self.microbatches > 1:
-                raise ValueError(f"--microbatches {self.microbatches}: needs --strategy pipeline")
         return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.max_steps == 0:
-            raise ValueError("--max-steps 0: at least 1, or -1 for no limit")
+        stages, pipeline = as_typed(self.stages), self.strategy == "pipeline"
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("--nesterov true needs --momentum above 0")
+        if self.stages and self.accelerator != "auto" and (self.accelerator == "gpu") != ("gpu" in self.stages):
+            raise ValueError(f"--stages {stages}: at odds with --accelerator {self.accelerator}")
+        if self.stages and not pipeline:
+            raise ValueError(f"--stages {stages}: needs --strategy pipeline")
+        if self.microbatches > 1 and not pipeline:
+            raise ValueError(f"--microbatches {self.microbatches}: needs --strategy pipeline")
         if self.batch_size % self.microbatches:
             raise ValueError(f"--microbatches {self.microbatches}: does not divide --batch-size {self.batch_size}")
-        if self.dataset != "synthetic" and self.image_shape:
-            shown = " ".join(map(str, self.image_shape))
-            raise ValueError(f"--image-shape {shown}: only for --dataset synthetic, not {self.dataset}")
+        if self.max_steps == 0:
+            raise ValueError("--max-steps 0: at least 1, or -1 for no limit")
+        if self.image_shape and self.dataset != "synthetic":
+            shape = as_typed(self.image_shape)
+            raise ValueError(f"--image-shape {shape}: only for --dataset synthetic, not {self.dataset}")
         return self
 
 
 class TrainConfig(TrainingOptions):
     """The options of one run of one implementation."""
 
-    mode: Mode = option("setting", "plain", shown="first", description=ABOUT_MODE)
+    mode: Mode = option("setting", "plain", ABOUT_MODE, shown="first")
     run_dir: Path | None = option(
-        "output", None, shown="first", description="folder for this run's files; unset: a new one under runs/"
+        "output", None, "folder for this run's files; unset: a new one under runs/", shown="first"
     )
     resume: Literal["auto"] | Path | None = option(
         "resuming",
         None,
+        "continue from this checkpoint, or from the latest one in this run folder, made by any implementation; auto:"
+        " from the latest in --run-dir, or from the start if there is none",
         shown="first",
-        description="continue from this checkpoint, or from the latest one in this run folder, made by any"
-        " implementation; auto: from the latest in --run-dir, or from the start if there is none",
     )
     seed: int = option(
         "data",
         0,
+        "seed of initial weights, example order, dropout, augmentation and synthetic data",
         ge=0,
         lt=2**63,
-        description="seed of initial weights, example order, dropout, augmentation and synthetic data",
     )
-    initial_weights: Path | None = option(
-        "place", None, description="a model.safetensors to start from; unset: made from --seed"
-    )
+    initial_weights: Path | None = option("place", None, "a model.safetensors to start from; unset: made from --seed")
     verify_steps: int | None = option(
         "training",
         None,
+        "train only N steps, as the proof does: the first batches and the last one of each epoch, with the learning"
+        " rates of the whole training",
         ge=4,
         le=MAX_COUNT,
-        description="train only N steps, as the proof does: the first batches and the last one of each epoch, with the"
-        " learning rates of the whole training",
     )
     evaluate_on: Literal["test", "train"] = option(
         "training",
         "test",
-        description="the examples to evaluate on after each epoch; train: the first --test-size training examples,"
-        " unset: all; results are called test_... in both cases",
+        "the examples to evaluate on after each epoch; train: the first --test-size training examples, unset: all;"
+        " results are called test_... in both cases",
     )
-    dry_run: bool = option("output", False, description="only write config.json, with every auto resolved")
-    log_every_n_steps: int = option(
-        "output",
-        50,
-        shown="never",
-        gt=0,
-        le=MAX_COUNT,
-        description="fetch and write the step losses every N steps and at each epoch's end",
+    dry_run: bool = option("output", False, "only write config.json, with every auto resolved")
+    log_every_n_steps: Number = option(
+        "output", 50, "fetch and write the step losses every N steps and at each epoch's end", shown="never"
     )
     save_first_batch: bool = option(
         "output",
         False,
+        "also write first_batch.safetensors: activations and gradients on the first batch",
         shown="never",
-        description="also write first_batch.safetensors: activations and gradients on the first batch",
     )
 
     @property

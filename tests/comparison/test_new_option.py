@@ -5,7 +5,7 @@ import sys
 
 from conftest import REPOSITORY, changed_code, run
 
-PLACE = "    batch_size: int = option("
+PLACE = "    batch_size: Number = option("
 ADDED = """\
     mixup: float = option("regularisation", 0.0, ge=0, lt=1, description="blend each image with another one")
     journal: str | None = option("logging", None, description="also keep a journal")
