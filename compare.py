@@ -28,7 +28,7 @@ from pathlib import Path
 from rich.console import Console
 
 from common.platform.cli import parse_options
-from common.platform.ending import as_program, exit_now, signals_as_ctrl_c, take_signals
+from common.platform.ending import as_program, exit_now, take_signals
 from common.platform.errors import FileError, UserError
 from common.platform.files import writing
 from comparison.measure.summary import find_runs, summarise
@@ -52,7 +52,7 @@ def main() -> int:
     """Runs the command line; returns the exit status."""
     gc.freeze()
     gc.enable()
-    signals_as_ctrl_c()
+    take_signals(signal.default_int_handler)
     given = parse_options(CompareConfig, "compare.py", ABOUT)
     console = Console(highlight=False, markup=False, emoji=False)
     folder, request = prepare(given, console)

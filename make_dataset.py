@@ -4,8 +4,10 @@ python make_dataset.py --images photos --output data/photos --image-shape 64 64 
 python compare.py --dataset arrays --data-dir data/photos
 """
 
+import signal
+
 import common.platform.quiet_start  # noqa: F401 - see there
-from common.platform.ending import as_program, signals_as_ctrl_c
+from common.platform.ending import as_program, take_signals
 
 if __name__ == "__main__":
     with as_program("make_dataset.py"):
@@ -17,5 +19,5 @@ if __name__ == "__main__":
         from common.platform.cli import parse_options
 
         about = "Turns a folder of images, a sub-folder for each class, into arrays that training maps into memory."
-        signals_as_ctrl_c()
+        take_signals(signal.default_int_handler)
         convert(parse_options(ImageFolderConfig, "make_dataset.py", about), Console(highlight=False, markup=False))

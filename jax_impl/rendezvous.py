@@ -12,8 +12,6 @@ def join_processes(launch: Launch, on_gpu: bool) -> None:
     `on_gpu`: each process of a node gets one of its GPUs.
     """
     host, port = find_rendezvous(launch)
-    if launch.num_nodes == 1:
-        host = LOOPBACK
     if launch.started_by == "torchrun":
         port += 1  # at MASTER_PORT torchrun's own store listens
     jax.distributed.initialize(

@@ -15,8 +15,6 @@ def prepare_rendezvous(launch: Launch) -> None:
     if launch.started_by == "torchrun":
         return
     host, port = find_rendezvous(launch)
-    if launch.num_nodes == 1:
-        host = LOOPBACK
     if launch.is_first:
         host_store(LOOPBACK if launch.num_nodes == 1 else "", port)
     tell_rendezvous(host, port)

@@ -32,50 +32,39 @@ class HeldSignal:
 
     Attributes:
       number: the signal's number; None until a signal arrives.
+      since: when it arrived, on the monotonic clock.
     """
 
     number: int | None = None
-
-    def note(self, number: int) -> bool:
-        """Stores the signal. Returns False for a second one after SAME_SECONDS: the process must then end at once."""
-        now = time.monotonic()
-        if self.number is None:
-            self.number, self.since = number, now
-        return now - self.since < SAME_SECONDS
+    since = 0.0
 
 
 class _Own:
-    """What the end of this process needs.
+    """What a signal finds of this process."""
 
-    Attributes:
-      program: the program's name, if this process prints the line about a signal.
-      held: set inside `hold_signals`.
-    """
-
-    program: str | None = None
-    held: HeldSignal | None = None
+    program: str | None = None  # its name, if this process prints the line about a signal
+    held: HeldSignal | None = None  # inside `hold_signals`
 
 
 @contextmanager
 def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     """Prints a `UserError` as `PROGRAM: error: MESSAGE` on standard error, and exits with the error's exit status.
 
-    Ctrl-C and other signals that ask the process to end also print one line, and end it at once: no exception passes
-    through the `with` block, see `signals_as_ctrl_c`. Their exit status is 128 + number, as shells expect. The process
-    ends when the `with` block ends, see `exit_now`, or when the process that started it ends, see `end_with_starter`.
+    Signals that ask the process to end print one line, too, and end it at once with the status 128 + number, see
+    `take_signals`. The process ends with the `with` block, see `exit_now`, or with its starter, see `end_with_starter`.
 
     Args:
-      shown: whether this process prints; False for all but one of the processes that raise the same error. Two kinds of
-        errors are printed anyway. Each process prints its own out-of-memory error. The first process of each further
-        node prints what its node may lack: a file, a device, a connection. None: True for the first process of the run,
-        according to the launcher's environment variables.
+      shown: whether this process prints; False for all but one of the processes that raise the same error. Each process
+        prints its own out-of-memory error anyway, and the first process of each further node what its node may lack: a
+        file, a device, a connection. None: True for the first process of the run, by the launcher's variables.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack characters
-    launch, status = None, 0
+    waits, alone, status = False, False, 0
     try:
         launch = Launch.read()
         shown = launch.is_first if shown is None else shown
+        waits, alone = not launch.is_first, launch.local_rank == 0 < launch.node
         if launch.started_by == "Lightning":
             # Further replicas end with the first one. If one of them ends earlier, Lightning kills the first one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -85,30 +74,25 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
         end_with_starter(launch)
         yield
     except UserError as error:
-        status = error.exit_status
-        alone = launch is not None and launch.is_first_of_further_node and not error.met_by_all
-        where = f"on {platform.node()}: " if alone else ""
+        status, alone = error.exit_status, alone and not error.met_by_all
         if shown is not False or alone or isinstance(error, OutOfMemoryError):
+            where = f"on {platform.node()}: " if alone else ""
             print(f"{program}: error: {where}{' '.join(str(error).split())}", file=sys.stderr)
-        elif launch is not None and not launch.is_first:
+        elif waits:
             time.sleep(FIRST_SECONDS)
     except KeyboardInterrupt:
         end_by_signal(signal.SIGINT)
     except StoppedAtCheckpoint as stopped:
-        if shown is not False:
+        status = stopped.exit_status
+        if shown:
             ended, again = describe_signal(stopped.number), f"--resume {stopped.checkpoint}"
             print(f"{program}: ended by {ended}; add {again} to continue from there", file=sys.stderr)
-        status = stopped.exit_status
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
         status = 1 if isinstance(end.code, str) else end.code or 0
     except BrokenPipeError:  # its output went to `head`, for example, which has ended
         status = 128 + signal.SIGPIPE
-    except Exception:
-        if shown is False:
-            time.sleep(FIRST_SECONDS)
-        raise
     exit_now(status)
 
 
@@ -121,14 +105,9 @@ def end_with_starter(launch: Launch) -> None:
     starter = int(pid) if host == platform.node() else None  # srun gives the variable to other nodes, too
     if starter == os.getppid() or launch.world_size is not None:
         end_with_parent()
-    if starter is not None and not _runs(starter):
+    if starter is not None and not psutil.pid_exists(starter):
         os._exit(1)  # it has ended before; nobody is left to read a message
     os.environ[STARTED_BY] = f"{os.getpid()}@{platform.node()}"
-
-
-def _runs(pid: int) -> bool:
-    """Whether process `pid` runs; False for a zombie, which has ended but whose exit status was not read yet."""
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def end_with_parent() -> None:
@@ -139,28 +118,24 @@ def end_with_parent() -> None:
 
 # --- Signals ---
 
-Handler = Callable[[int, FrameType | None], None] | signal.Handlers
-
 
 def _end(number: int, frame: FrameType | None) -> None:
-    if _Own.held is None or not _Own.held.note(number):
+    held, now = _Own.held, time.monotonic()
+    if held is None or (held.number is not None and now - held.since >= SAME_SECONDS):
         end_by_signal(number)
+    if held.number is None:
+        held.number, held.since = number, now
 
 
-def take_signals(handler: Handler = _end) -> None:
-    """Sets what signals that ask this process to end do: by default they end it. Ignored signals stay ignored."""
+def take_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers = _end) -> None:
+    """Sets what signals that ask this process to end do: by default they end it. Ignored signals stay ignored.
+
+    With `signal.default_int_handler` they raise KeyboardInterrupt, for a program that has something to end or to keep
+    first. Not for one with a framework, whose compiled code may lose the exception, replace it, or abort.
+    """
     for number in STOP_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
-
-
-def signals_as_ctrl_c() -> None:
-    """Makes signals that ask this process to end raise KeyboardInterrupt.
-
-    For programs that have something to end or to keep first. Not for those with a framework: its compiled code may lose
-    the exception, replace it by an error of its own, or abort.
-    """
-    take_signals(signal.default_int_handler)
 
 
 def end_by_signal(number: int) -> NoReturn:

@@ -56,32 +56,6 @@ class ReplicaError(UserError):
     exit_status = 1
 
 
-def replica_ended_error(rank: int, status: int) -> ReplicaError:
-    """The error for a process that a signal has ended; `status` is its exit status from `subprocess` or a shell."""
-    number = -status if status < 0 else status - 128
-    return ReplicaError(f"replica {rank} was ended by {describe_signal(number)}")
-
-
-@contextmanager
-def lost_process_as_user_error(lost: Callable[[Exception], bool]) -> Iterator[None]:
-    """Replaces a framework's connection error by one line, for processes that a launcher, for example, has started.
-
-    Args:
-      lost: whether an exception means that another process of the run can no longer be reached.
-
-    Raises:
-      ReplicaError: instead of such an exception.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not lost(error):
-            raise
-        raise ReplicaError(
-            "another process of this run has ended or can't be reached; its own output, or its node, may say why"
-        ) from None
-
-
 class FileError(UserError):
     """A file that can't be written: no space, no permission, or its folder no longer exists."""
 
@@ -94,18 +68,33 @@ class OutOfMemoryError(UserError):
     exit_status = 1
 
 
-def signal_name(number: int) -> str:
-    """`SIGILL`; `signal 35` for a number that has no name."""
+def replica_ended_error(rank: int, status: int) -> ReplicaError:
+    """The error for a process that a signal has ended; `status` is its exit status, as `subprocess` gives it."""
+    return ReplicaError(f"replica {rank} was ended by {describe_signal(-status)}")
+
+
+@contextmanager
+def lost_process_as_user_error(lost: Callable[[Exception], bool]) -> Iterator[None]:
+    """Replaces a framework's connection error by a ReplicaError.
+
+    Args:
+      lost: whether an exception means that another process of the run can no longer be reached.
+    """
     try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        yield
+    except Exception as error:
+        if not lost(error):
+            raise
+        raise ReplicaError(
+            "another process of this run has ended or can't be reached; its own output, or its node, may say why"
+        ) from None
 
 
 def describe_signal(number: int) -> str:
     """The signal that ended a process, for messages: `signal 4 (SIGILL: an instruction that ...)`."""
-    name = signal_name(number)
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # it has no name
+        return f"signal {number}"
     meaning = SIGNAL_MEANINGS.get(name)
-    if name == f"signal {number}":
-        return name
     return f"signal {number} ({name}: {meaning})" if meaning else f"signal {number} ({name})"

@@ -1,6 +1,7 @@
 """The addresses at which the processes of a run find each other, if a launcher has started them."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -18,7 +19,7 @@ INSTALL_MPI = "pip install -r requirements/mpi.txt -c constraints.txt"
 
 @cache
 def find_rendezvous(launch: Launch) -> tuple[str, int]:
-    """Host and port at which the first process of the run listens.
+    """Host and port at which the first process of the run listens; LOOPBACK if all processes are on one node.
 
     These are MASTER_ADDR and MASTER_PORT, if both are set. Otherwise Slurm uses the first node and a port computed from
     the job id, Open MPI an address that the processes exchange over MPI, and TF_CONFIG the address of its first worker.
@@ -27,11 +28,11 @@ def find_rendezvous(launch: Launch) -> tuple[str, int]:
       UserError: the address is unknown.
     """
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    if host and port:
-        if not port.isdecimal() or not 0 < int(port) < 2**16:
-            raise UserError(f"MASTER_PORT {port}: this variable of the environment should be a port, 1 to 65535")
-        return host, int(port)
-    return addresses(launch)[0]
+    if not host or not port:
+        host, port = map(str, addresses(launch)[0])
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise UserError(f"MASTER_PORT {port}: this variable of the environment should be a port, 1 to 65535")
+    return LOOPBACK if launch.num_nodes == 1 else host, int(port)
 
 
 @cache
@@ -54,9 +55,10 @@ def addresses(launch: Launch) -> list[tuple[str, int]]:
 
 def _of_slurm(launch: Launch) -> list[tuple[str, int]]:
     nodes = os.environ["SLURM_STEP_NODELIST"]
-    names = _scontrol("show", "hostnames", nodes).split()
     # Addresses at which Slurm reaches the nodes; a node's name in Slurm need not be a host name in the network.
-    address_of = dict(_node(line) for line in _scontrol("--oneliner", "show", "nodes", nodes).splitlines())
+    shown = _scontrol("--oneliner", "show", "nodes", nodes)
+    address_of = dict(re.findall(r"^NodeName=(\S+).*? NodeAddr=(\S+)", shown, re.MULTILINE))
+    names = _scontrol("show", "hostnames", nodes).split()
     hosts = [address_of[name] for name in names if name in address_of]
     if len(hosts) != launch.num_nodes:
         raise UserError(f"SLURM_STEP_NODELIST {nodes}: scontrol does not say where these nodes are")
@@ -75,12 +77,6 @@ def _scontrol(*words: str) -> str:
         return subprocess.run(["scontrol", *words], capture_output=True, text=True).stdout
     except OSError:
         return ""
-
-
-def _node(line: str) -> tuple[str, str]:
-    """Name and address of a node, from a line like `NodeName=n1 Arch=x86_64 ... NodeAddr=10.0.0.1 ...`."""
-    fields = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
-    return fields.get("NodeName", ""), fields.get("NodeAddr", "")
 
 
 def _of_mpi(launch: Launch) -> list[tuple[str, int]]:
@@ -113,24 +109,23 @@ def find_interface(num_nodes: int) -> str | None:
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     if num_nodes == 1:
         return loopback
-    interface = _interface_towards(os.environ.get("MASTER_ADDR", ""))
-    if interface not in (None, loopback):
-        return interface
+    statistics = psutil.net_if_stats()
+    own = {
+        name: [address.address for address in found if address.family == socket.AF_INET]
+        for name, found in psutil.net_if_addrs().items()
+        if name != loopback and name in statistics and statistics[name].isup
+    }
+    towards = _own_address_towards(os.environ.get("MASTER_ADDR", ""))
     # The first node's own name often resolves to its loopback address, which other nodes can't reach.
-    others = [name for name, up in psutil.net_if_stats().items() if up.isup and name != loopback]
-    others = [name for name in others if _addresses_of(name)]
+    others = [name for name, found in own.items() if towards in found] or [name for name, found in own.items() if found]
     return others[0] if len(others) == 1 else loopback if not others else None
 
 
-def _interface_towards(host: str) -> str | None:
+def _own_address_towards(host: str) -> str | None:
+    """The address of this machine from which it would send to `host`; None if that is unknown."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))  # sends nothing: the system only chooses the local address
         except OSError:
             return None
-        own = probe.getsockname()[0]
-    return next((name for name in psutil.net_if_addrs() if own in _addresses_of(name)), None)
-
-
-def _addresses_of(name: str) -> list[str]:
-    return [address.address for address in psutil.net_if_addrs().get(name, ()) if address.family == socket.AF_INET]
+        return str(probe.getsockname()[0])

