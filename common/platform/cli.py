@@ -55,7 +55,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
         config: Annotated[Path | None, Parameter(group=LAST, help="read options from a YAML file")] = None,
     ) -> Any:
         if config is not None:
-            app.config = (read_options_file(config),)
+            app.config = (_read_options_file(config),)
         return app(words, exit_on_error=False, print_error=False)
 
     try:
@@ -95,14 +95,13 @@ def describe_options(schema: type[BaseModel]) -> set[str]:
     return switches
 
 
-def read_options_file(path: Path) -> Yaml:
+def _read_options_file(path: Path) -> Yaml:
     """The options in a YAML file. Raises UserError if there is no such file, or if it is not YAML."""
     if not path.is_file():
         raise UserError(f"--config {path}: no such file")
-    options = Yaml(path)
     try:
-        assert options.config is not None
-    except (CycloptsError, UnicodeDecodeError) as error:
+        (options := Yaml(path)).config  # noqa: B018 - reads the file
+    except CycloptsError as error:
         raise UserError(f"--config {path}: {error}") from None
     return options
 
@@ -132,18 +131,17 @@ def as_typed(value: object) -> str:
 
 def _one_line(error: ValidationError) -> str:
     """All messages of a validation error in one line: `--batch-size -3: should be greater than 0`."""
-    by_option: dict[str, list[str]] = {}
+    by_option: dict[str, dict[str, None]] = {}
     for item in error.errors():
-        message = complaint(item)
-        if not item["loc"]:  # a check of several fields, whose message names them
-            by_option.setdefault("", []).append(message)
-            continue
-        if item["type"] == "missing":
-            by_option[f"{option_name(str(item['loc'][0]))}: "] = ["is needed"]
-            continue
-        key = f"{option_name(str(item['loc'][0]))} {as_typed(item['input'])[:MAX_SHOWN]}: "
-        by_option.setdefault(key, []).append(message)
-    return "; ".join(key + " or ".join(dict.fromkeys(messages)) for key, messages in by_option.items())
+        missing, key = (
+            item["type"] == "missing",
+            "",
+        )  # without a key: a check of several fields, whose message names them
+        if item["loc"]:
+            value = "" if missing else f" {as_typed(item['input'])[:MAX_SHOWN]}"
+            key = f"{option_name(str(item['loc'][0]))}{value}: "
+        by_option.setdefault(key, {})["is needed" if missing else complaint(item)] = None
+    return "; ".join(key + " or ".join(messages) for key, messages in by_option.items())
 
 
 def complaint(error: "ErrorDetails") -> str:

@@ -55,19 +55,10 @@ def control_group_memory_left(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> 
 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:
     """Folders of this process's control group and of the groups that contain it."""
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
+    for line in own.read_text().splitlines() if own.exists() else []:  # elsewhere than on Linux
         number, controllers, path = line.split(":", 2)
-        if number == "0":
-            root = groups
-        elif "cpu" in controllers.split(","):
-            root = groups / controllers
-        else:
-            continue
-        inner = Path(path.lstrip("/"))
-        # In a container the path may be the host's and not exist here. The root is then the container's own group.
-        for part in (inner, *inner.parents):
-            yield root / part
+        if number == "0" or "cpu" in controllers.split(","):
+            inner = Path(path.lstrip("/"))
+            # In a container the path may be the host's and not exist here. The root is the container's own group then.
+            for part in (inner, *inner.parents):
+                yield groups / controllers / part

@@ -64,12 +64,12 @@ class Launch:
             numbers = _numbers(environment, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
             return cls._of_launcher("torchrun", "the same --nproc-per-node on every node", *numbers)
         if environment.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
-            names = ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")
-            numbers = _numbers(environment, *(f"OMPI_COMM_WORLD_{name}" for name in names))
+            names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")]
+            numbers = _numbers(environment, *names)
             return cls._of_launcher("Open MPI", "a multiple of the number of nodes, and mpirun --map-by slot", *numbers)
         if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-            names = ("PROCID", "LOCALID", "STEP_NUM_TASKS", "STEP_NUM_NODES", "STEP_ID")
-            rank, local_rank, size, nodes, step = _numbers(environment, *(f"SLURM_{name}" for name in names))
+            names = [f"SLURM_{name}" for name in ("PROCID", "LOCALID", "STEP_NUM_TASKS", "STEP_NUM_NODES", "STEP_ID")]
+            rank, local_rank, size, nodes, step = _numbers(environment, *names)
             if step < LARGEST_STEP:
                 local_size = size // nodes if nodes and size % nodes == 0 else 0
                 return cls._of_launcher(

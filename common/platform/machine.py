@@ -6,6 +6,7 @@ import platform
 import resource
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -40,15 +41,11 @@ class Machine(BaseModel):
 
     def differences(self, other: "Machine") -> list[str]:
         """Lists the fields in which two machines differ: `cores: 2 and 4`. The hostname is not compared."""
-        fields = [name for name in type(self).model_fields if name != "hostname"]
-        pairs = {name: (getattr(self, name), getattr(other, name)) for name in fields}
+        pairs = {name: (value, getattr(other, name)) for name, value in self if name != "hostname"}
         # The kernel reserves a slightly different amount of memory at each start.
-        pairs["memory_bytes"] = round(self.memory_bytes / 2**30), round(other.memory_bytes / 2**30)
-        return [
-            f"{name.replace('memory_bytes', 'memory GiB').replace('_', ' ')}: {one} and {two}"
-            for name, (one, two) in pairs.items()
-            if one != two
-        ]
+        memory = tuple(round(one / 2**30) for one in pairs.pop("memory_bytes"))
+        pairs = {name.replace("_", " "): pair for name, pair in pairs.items()} | {"memory GiB": memory}
+        return [f"{name}: {one} and {two}" for name, (one, two) in pairs.items() if one != two]
 
 
 def describe_machine() -> Machine:
@@ -106,13 +103,10 @@ def process_start(pid: int) -> float:
 def cpu_seconds(pid: int) -> float:
     """CPU seconds, user and system, of process `pid` and its running descendants."""
     total = 0.0
-    root = psutil.Process(pid)
-    for process in [root, *root.children(recursive=True)]:
-        try:
+    for process in _family(pid):
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
             times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue  # it ended meanwhile
-        total += times.user + times.system
+            total += times.user + times.system
     return total
 
 
@@ -122,8 +116,12 @@ def peak_memory_bytes(pid: int) -> int:
     On Linux the peak of a process is its high-water mark (VmHWM). Memory that processes share is counted in each of
     them. Elsewhere the peak is known for the calling process only; for the others their current memory is used.
     """
+    return sum(map(_peak, _family(pid)))
+
+
+def _family(pid: int) -> list[psutil.Process]:
     root = psutil.Process(pid)
-    return sum(_peak(process) for process in [root, *root.children(recursive=True)])
+    return [root, *root.children(recursive=True)]
 
 
 def _peak(process: psutil.Process) -> int:

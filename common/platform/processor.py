@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from common.platform.errors import FileError
 from common.platform.files import user_cache, write_text
@@ -83,15 +84,14 @@ def half_precision_crashes() -> bool:
 
 def processor_note() -> str | None:
     """A message about the instruction sets that a run on this processor uses; None if it may use all of them."""
-    reason, limit = "since the processor fails on instructions that it claims to have", cpu_instruction_limit()
-    if half_precision_crashes():
+    limit, finding = cpu_instruction_limit(), os.environ.get(FINDING_VARIABLE)
+    reason = "since the processor fails on instructions that it claims to have"
+    if finding == CRASHES:
         return f"no half precision, {reason}: it crashes (SIGILL) with every instruction set"
     if limit is None:
         return None
-    if os.environ.get(FINDING_VARIABLE) == limit:
-        why = f"{reason}: without this limit half precision crashes (SIGILL)"
-    else:
-        why = "as set in the environment"
+    without = f"{reason}: without this limit half precision crashes (SIGILL)"
+    why = without if finding == limit else "as set in the environment"
     return f"instructions up to {limit} ({LIMIT_VARIABLES[0]}), {why}"
 
 
@@ -113,20 +113,20 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
     except importlib.metadata.PackageNotFoundError:
         return  # importing the framework will raise the error
     machine = hashlib.sha256(repr((platform.node(), cpu_name(), sorted(cpu_flags()))).encode()).hexdigest()[:16]
-    folder = user_cache() / "half-precision"
-    cache = folder / "-".join((package, version, *precisions, machine))
-    finding: str | None = None
-    with suppress(OSError):  # there is none yet
-        finding = cache.read_text(errors="replace").strip()
+    cache = user_cache() / "half-precision" / "-".join((package, version, *precisions, machine))
+    try:
+        finding: str | None = cache.read_text(errors="replace").strip()
+    except OSError:  # there is none yet
+        finding = None
     if finding not in (WORKS, *LIMITS, CRASHES):
         if Launch.read().is_first:
             print(f"trying out {' and '.join(precisions)} on this processor, once for {package} {version}", flush=True)
-        finding = _probe(precisions, probe_module)
+        finding = _probe([sys.executable, "-m", probe_module, *precisions])
         if finding is None:
             return
         # If this folder can't be written to, each start repeats the test, which takes a few seconds. No run fails.
         with suppress(OSError, FileError):
-            folder.mkdir(parents=True, exist_ok=True)
+            cache.parent.mkdir(parents=True, exist_ok=True)
             write_text(cache, finding + "\n")
     os.environ[FINDING_VARIABLE] = finding
     if finding in LIMITS:
@@ -135,18 +135,15 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
             print(f"note: {processor_note()}", flush=True)
 
 
-def _probe(precisions: Sequence[str], probe_module: str) -> str | None:
+def _probe(command: list[str]) -> str | None:
     """The finding, from a process for each limit; None if a failure has an unclear cause: the run will show it."""
-    command = [sys.executable, "-m", probe_module, *precisions]
     # One thread: if the cores are busy, several threads spin for minutes. No GPU: this tests the processor.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    null = subprocess.DEVNULL
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     for limit in ("", *LIMITS):  # an empty variable is no limit
         environment[LIMIT_VARIABLES[0]] = limit
         try:
-            status = subprocess.call(
-                command, env=environment, stdin=null, stdout=null, stderr=null, timeout=TIMEOUT_SECONDS
-            )
+            status = subprocess.call(command, env=environment, timeout=TIMEOUT_SECONDS, **quiet)
         except subprocess.TimeoutExpired:
             return None
         if status == 0:
