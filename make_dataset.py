@@ -14,8 +14,7 @@ if __name__ == "__main__":
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
         from rich.console import Console
 
-        from common.data.image_folder import convert
-        from common.data.image_listing import ImageFolderConfig
+        from common.data.image_folder import ImageFolderConfig, convert
         from common.platform.cli import parse_options
 
         about = "Turns a folder of images, a sub-folder for each class, into arrays that training maps into memory."

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from common.data.image_listing import Fit
+from common.data.formats import Fit
 from common.platform.cli import complaint, option_name, parse_options
 from common.platform.errors import UserError
 from common.platform.files import read_json_model

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from common.data.image_listing import Fit
+from common.data.formats import Fit
 from common.platform.errors import UserError
 from common.platform.files import file_error_reason
 from common.spec.options import ImageShape
@@ -58,12 +58,6 @@ def remarks(flags: Sequence[int] | NDArray[np.uint8], image_shape: ImageShape) -
     ]
 
 
-def _cut_off(size: tuple[int, int], width: int, height: int) -> float:
-    """The share of an image of this size (width, height) that is cut off for a width and height."""
-    ratio = size[0] / size[1] / (width / height)
-    return 1 - min(ratio, 1 / ratio)
-
-
 def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
     """Reads an image, upright and fitted to `image_shape`. Raises UserError if it can't be read."""
     height, width, channels = image_shape
@@ -75,25 +69,26 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
             with Image.open(path) as opened:
                 turned = opened.getexif().get(ORIENTATION, 1) in (5, 6, 7, 8)  # by 90 degrees
                 opened.draft(mode, (height, width) if turned else (width, height))  # a JPEG no larger than needed
-                image, white_assumed = _in_bytes(opened, ImageOps.exif_transpose(opened), path)
+                image, white_assumed = _in_bytes(opened, ImageOps.exif_transpose(opened))
                 image, background_assumed = _on_white(image)
                 image = image.convert(mode)
     except (Image.DecompressionBombWarning, Image.DecompressionBombError):
         raise UserError(f"{path}: has more than {MOST_PIXELS:,} pixels; make it smaller") from None
     except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
         raise UserError(f"{path}: {file_error_reason(error)}") from None
-    resampling, flags = Image.Resampling.BILINEAR, Remark(0)
-    if fit == "crop":
-        if (lost := _cut_off(image.size, width, height)) > MUCH:
-            flags = Remark.CROPPED
-            flags |= Remark.OTHER_WAY_ROUND if _cut_off(image.size, height, width) < lost else 0
-        image = ImageOps.fit(image, (width, height), resampling)
-    elif fit == "pad":
-        image = ImageOps.pad(image, (width, height), resampling)
-    else:
-        image = image.resize((width, height), resampling)
-    flags |= white_assumed * Remark.WHITE_VALUE | background_assumed * Remark.BACKGROUND
-    return Picture(np.asarray(image, dtype=np.uint8).reshape(image_shape), flags)
+    flags = white_assumed * Remark.WHITE_VALUE | background_assumed * Remark.BACKGROUND
+    if fit == "crop" and (lost := _cut_off(image.size, width, height)) > MUCH:
+        flags |= Remark.CROPPED
+        flags |= Remark.OTHER_WAY_ROUND if _cut_off(image.size, height, width) < lost else 0
+    fitted = {"crop": ImageOps.fit, "pad": ImageOps.pad, "stretch": Image.Image.resize}[fit]
+    pixels = fitted(image, (width, height), Image.Resampling.BILINEAR)
+    return Picture(np.asarray(pixels, dtype=np.uint8).reshape(image_shape), Remark(flags))
+
+
+def _cut_off(size: tuple[int, int], width: int, height: int) -> float:
+    """The share of an image of this size (width, height) that is cut off for a width and height."""
+    ratio = size[0] / size[1] / (width / height)
+    return 1 - min(ratio, 1 / ratio)
 
 
 def _on_white(image: Image.Image) -> tuple[Image.Image, bool]:
@@ -108,50 +103,27 @@ def _on_white(image: Image.Image) -> tuple[Image.Image, bool]:
     return background, True
 
 
-def _in_bytes(opened: Image.Image, image: Image.Image, path: Path) -> tuple[Image.Image, bool]:
+def _in_bytes(opened: Image.Image, image: Image.Image) -> tuple[Image.Image, bool]:
     """Reduces pixels of more than 8 bits to 8, since Pillow would clip larger values; says whether white was assumed.
 
     Raises ValueError for pixels whose value for white is unknown.
 
     Args:
-      opened: as read from `path`; `image` is made of it.
+      opened: as read from the file; `image` is made of it.
     """
     if opened.format == "PPM" and image.mode == "I":  # Pillow has scaled it from the largest value in its header
         return _scaled(image, 65535), False
     if image.mode in ("I", "F"):
         kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
         raise ValueError(f"its pixels are {kind}, which need not end at white; save it with 8 or 16 bits")
-    tags = getattr(opened, "tag_v2", {})  # of a TIFF
-    depth, significant = _bits_of_png(path) if opened.format == "PNG" else (tags.get(BITS_PER_SAMPLE, (8,))[0], None)
-    assumed = depth == 16 and significant is None
-    if depth == 16 and "transparency" in image.info:
-        raise ValueError("its transparent colour has 16 bits; save it with 8 bits or with an alpha channel")
     if not image.mode.startswith("I;16"):
-        if significant and image.convert("L").getextrema()[1] < 2 ** (significant - 8) < 256:
-            raise ValueError(f"its colours use only the lower {significant} of 16 bits; save it with 8 bits")
-        return image, assumed
-    pixels = np.asarray(image, dtype=np.uint16)
-    if significant and pixels.max() < 2**significant and (pixels % 2 ** (16 - significant)).any():
-        # Values of fewer significant bits should be scaled to 16 (PNG, third edition, 12.4); many programs do not.
-        depth = significant
-    return _scaled(image, 2**depth - 1, tags.get(PHOTOMETRIC) == WHITE_IS_ZERO), assumed
+        return image, False
+    tags = getattr(opened, "tag_v2", {})  # of a TIFF
+    (bits,) = tags.get(BITS_PER_SAMPLE, (16,))
+    return _scaled(image, 2**bits - 1, inverted=tags.get(PHOTOMETRIC) == WHITE_IS_ZERO), bits == 16
 
 
 def _scaled(image: Image.Image, white: int, inverted: bool = False) -> Image.Image:
     values = np.minimum(np.asarray(image, dtype=np.uint32), white)
     values = white - values if inverted else values
     return Image.fromarray((values * 256 // (white + 1)).astype(np.uint8))
-
-
-def _bits_of_png(path: Path) -> tuple[int, int | None]:
-    """Bits of a channel in a PNG, and how many of them are significant; None if it does not say so (chunk sBIT)."""
-    with open(path, "rb") as file:
-        depth = file.read(25)[24]
-        file.seek(33)
-        while len(header := file.read(8)) == 8 and header[4:] != b"IDAT":
-            length = int.from_bytes(header[:4])
-            if header[4:] == b"sBIT":
-                bits = file.read(1)[0]
-                return depth, bits if 8 <= bits <= depth else None
-            file.seek(length + 4, 1)
-    return depth, None

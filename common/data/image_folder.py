@@ -5,33 +5,200 @@ interrupted conversion continues where it stopped.
 """
 
 import hashlib
-import itertools
 import json
 import os
 import shlex
 import signal
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, open_array, write_arrays_info
+from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_arrays_info
+from common.data.formats import Fit
 from common.data.image_files import read_image, remarks
-from common.data.image_listing import ImageFolderConfig, Listing, list_images
+from common.platform.cli import as_typed
 from common.platform.ending import ctrl_c_waits, end_with_parent
 from common.platform.errors import UserError
 from common.platform.files import write_file_atomically, write_text, writing
 from common.platform.machine import num_cores
+from common.spec.options import MAX_CLASSES, ImageShape
+from common.spec.randomness import STREAM_SPLIT, random_bits
 
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # others are ignored
+TRAIN_WORD, TEST_WORDS = "train", ("test", "val")  # in names of folders such as training_set; the first one counts
 CHUNK = 64  # images that a worker process converts at a time
 LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"
 TO_DO, DONE, UNREADABLE = 0, 1, 2  # the status of an image; one that is done also has the flags of `Remark`
+
+
+class ImageFolderConfig(BaseModel):
+    """The options of make_dataset.py; `python make_dataset.py --help` prints them all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    images: Path = Field(
+        description="folder with a sub-folder for each class; or with folders for training and testing (train and"
+        " test or val, or such as training_set and test_set) that hold such sub-folders"
+    )
+    output: Path = Field(description="folder for the arrays, to be given as --data-dir with --dataset arrays")
+    image_shape: ImageShape = Field(
+        (64, 64, 3), description="height, width and channels (1 or 3) that every image is brought to"
+    )
+    fit: Fit = Field(
+        "crop", description="where an image has another shape: cut what is too much, pad with black, or stretch"
+    )
+    test_share: float = Field(
+        0.2, gt=0, lt=1, description="share of each class used for testing, if there is no folder test or val"
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="seed for choosing those test images")
+    unreadable: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="what to do with images that can't be read, which are always listed; refuse: make no"
+        " data set; skip: leave them out",
+    )
+    jobs: Literal["auto"] | Annotated[int, Field(gt=0, le=1024)] = Field(
+        "auto", description="processes; auto: one for each core"
+    )
+
+    @model_validator(mode="after")
+    def _channels(self) -> "ImageFolderConfig":
+        if self.image_shape[2] not in (1, 3):
+            raise ValueError(f"--image-shape {as_typed(self.image_shape)}: the last is 1 (grey) or 3 (colour)")
+        return self
+
+
+# --- The images, their labels, and the split into training and test images ---
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images to convert: (path within the source, label) of each; the first `num_train` are for training.
+
+    Attributes:
+      left_out: paths of the other files and folders, which are not used; hidden ones are not listed.
+      deeper: paths of those images that are not in the folder of their class itself, but in one below it.
+    """
+
+    class_names: list[str]
+    files: list[tuple[str, int]]
+    num_train: int
+    left_out: list[str]
+    deeper: list[str]
+
+
+def list_images(config: ImageFolderConfig) -> Listing:
+    """Every image with its label, training images first; repeated calls return the same order."""
+    source = config.images
+    if not source.is_dir():
+        what = "is a file" if source.exists() else "no such folder"
+        raise UserError(f"--images {source}: {what}; for arrays of your own, see docs/options.md")
+    if config.output.resolve().is_relative_to(source.resolve()):
+        raise UserError(
+            f"--output {config.output}: is inside --images {source}, as if it were a class; name a folder elsewhere"
+        )
+    folders, left_out = _content(source, "")
+    if train_and_test := _parts(source, folders):
+        of_train, of_test = train_and_test
+        left_out += [name for name in folders if name not in train_and_test]
+        class_names, beside_classes = _content(source, of_train)
+        test_names, beside_test_classes = _content(source, of_test)
+        left_out += beside_classes + beside_test_classes
+        if unknown := sorted(set(test_names) - set(class_names)):
+            raise UserError(f"--images {source}: {of_test}/{unknown[0]} is a class that {of_train}/ doesn't have")
+        parts = [_files(source, f"{part}/{name}", left_out) for part in train_and_test for name in class_names]
+        train, testing = parts[: len(class_names)], parts[len(class_names) :]
+    else:
+        class_names = folders
+        train, testing = [], []
+        for label, name in enumerate(class_names):
+            files = _files(source, name, left_out)
+            order = np.argsort(random_bits(len(files), config.seed, STREAM_SPLIT, label), kind="stable")
+            count = min(max(1, round(config.test_share * len(files))), len(files) - 1) if len(files) > 1 else 0
+            chosen = set(order[:count].tolist())
+            testing.append([path for index, path in enumerate(files) if index in chosen])
+            train.append([path for index, path in enumerate(files) if index not in chosen])
+    if len(class_names) < 2:
+        raise UserError(
+            f"--images {source}: {len(class_names)} sub-folders; each class needs one, and two classes at least"
+        )
+    for name in class_names:
+        if not name.isprintable():  # tables could not show it, and bytes that are not UTF-8 can't be written
+            raise UserError(f"--images {source}: {name!a} can't be the name of a class; rename this folder")
+    if len(class_names) > MAX_CLASSES:
+        raise UserError(f"--images {source}: {len(class_names)} classes; {MAX_CLASSES} at most")
+    for name, files in zip(class_names, train, strict=True):
+        if not files:
+            raise UserError(
+                f"--images {source}: no images of class {name} for training ({', '.join(sorted(SUFFIXES))})"
+            )
+    if not any(testing):
+        raise UserError(f"--images {source}: no images to test on")
+    labelled = [(path, label) for part in (train, testing) for label, files in enumerate(part) for path in files]
+    depth = 3 if train_and_test else 2
+    deeper = [path for path, _ in labelled if len(Path(path).parts) > depth]
+    return Listing(class_names, labelled, sum(map(len, train)), left_out, deeper)
+
+
+def _parts(source: Path, folders: Sequence[str]) -> tuple[str, str] | None:
+    """The folders of the training and of the test images; None if the sub-folders are the classes themselves.
+
+    Raises UserError if they are neither: no sub-folder holds images, and nothing says which one is for training.
+    """
+    train = [name for name in folders if TRAIN_WORD in name.lower()]
+    train = [TRAIN_WORD] if TRAIN_WORD in train else train
+    test = [name for word in TEST_WORDS for name in folders if word in name.lower() and name not in train]
+    test.sort(key=lambda name: name not in TEST_WORDS)
+    if len(train) == 1 and test and train[0] == TRAIN_WORD and test[0] in TEST_WORDS:
+        return train[0], test[0]
+    inside = {name: _content(source, name) for name in folders}
+    with_images = [any(Path(file).suffix.lower() in SUFFIXES for file in files) for _, files in inside.values()]
+    if any(with_images) or not any(below for below, _ in inside.values()):
+        return None
+    if len(train) == 1 and test:
+        return train[0], test[0]
+    found = "; ".join(
+        f"{name}: {', '.join(below[:3])}{', ...' * bool(below[3:])}" for name, (below, _) in inside.items()
+    )
+    raise UserError(
+        f"--images {source}: its sub-folders hold no images, but folders ({found}); if those are the classes, name the"
+        " sub-folders train and test; otherwise give the folder whose sub-folders are the classes"
+    )
+
+
+def _content(source: Path, folder: str) -> tuple[list[str], list[str]]:
+    """Names of the sub-folders of a folder, sorted, and paths of all else in it, relative to `source`."""
+    paths = [path for path in sorted((source / folder).iterdir()) if not path.name.startswith(".")]
+    others = [str(path.relative_to(source)) for path in paths if not path.is_dir()]
+    return [path.name for path in paths if path.is_dir()], others
+
+
+def _files(source: Path, folder: str, left_out: list[str]) -> list[str]:
+    """Paths of the images below a folder, relative to `source`, sorted. Adds the paths of all else to `left_out`."""
+    images: list[str] = []
+    for root, folders, names in os.walk(source / folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        left_out += [str(Path(root, name).relative_to(source)) for name in folders if Path(root, name).is_symlink()]
+        for name in names:
+            if name.startswith("."):
+                continue
+            path = Path(root, name)
+            is_image = path.suffix.lower() in SUFFIXES and path.is_file()  # a pipe would block the reader
+            (images if is_image else left_out).append(str(path.relative_to(source)))
+    return sorted(images)
+
+
+# --- The conversion ---
 
 
 def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
@@ -62,9 +229,6 @@ def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
     return info
 
 
-# --- What has been done ---
-
-
 def _begin(config: ImageFolderConfig, listing: Listing) -> None:
     """Creates the files of a new conversion; keeps the files of the same conversion if it was begun before."""
     config.output.mkdir(parents=True, exist_ok=True)
@@ -80,7 +244,6 @@ def _begin(config: ImageFolderConfig, listing: Listing) -> None:
                 f"--output {config.output}: a conversion of other images or with other options was begun there, or"
                 " images have changed since; remove it, or name another folder"
             )
-        _check_begun(config, listing)
         return
     if any(config.output.iterdir()):
         raise UserError(f"--output {config.output}: is not empty")
@@ -101,21 +264,6 @@ def _begin(config: ImageFolderConfig, listing: Listing) -> None:
         raise
 
 
-def _check_begun(config: ImageFolderConfig, listing: Listing) -> None:
-    """Raises UserError if a file of the conversion that was begun is missing or damaged."""
-    try:
-        if (config.output / STATUS_FILE).stat().st_size != len(listing.files):
-            raise UserError(f"{STATUS_FILE} should have a byte for each image")
-        for part in ("train", "test"):
-            for kind in ("images", "labels"):
-                open_array(array_path(config.output, part, kind))
-    except (OSError, UserError) as error:
-        raise UserError(
-            f"--output {config.output}: the conversion that was begun there can't go on ({error}); remove it, or name"
-            " another folder"
-        ) from None
-
-
 def _take_space(path: Path) -> None:
     """Reserves a file's disk space. Otherwise, on a full disk, writing to the mapped file would kill the process."""
     if hasattr(os, "posix_fallocate"):  # not on macOS
@@ -125,26 +273,22 @@ def _take_space(path: Path) -> None:
 
 def _decode_all(config: ImageFolderConfig, listing: Listing, console: Console) -> None:
     status = np.fromfile(config.output / STATUS_FILE, np.uint8)
-    to_do = np.flatnonzero(status == TO_DO)
+    to_do = np.flatnonzero(status == TO_DO).tolist()
     if len(to_do) < len(status):
         console.print(f"going on: {len(status) - len(to_do):,} of {len(status):,} images are done")
-    chunks = iter([to_do[start : start + CHUNK] for start in range(0, len(to_do), CHUNK)])
     jobs = num_cores() if config.jobs == "auto" else config.jobs
     bar = Progress(
         TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True
     )
-    context = get_context("forkserver")
-    arguments = (config, listing)
-    with bar, ProcessPoolExecutor(jobs, context, initializer=_open_arrays, initargs=arguments) as pool:
+    with bar, ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=_start_worker) as pool:
         task = bar.add_task("", total=len(status), completed=len(status) - len(to_do))
-        with ctrl_c_waits():
-            waiting = {pool.submit(_decode, chunk) for chunk in itertools.islice(chunks, 2 * jobs)}
         try:
-            while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
-                    bar.advance(task, future.result())
-                    waiting |= {pool.submit(_decode, chunk) for chunk in itertools.islice(chunks, 1)}
+            with ctrl_c_waits():
+                chunks = [to_do[start : start + CHUNK] for start in range(0, len(to_do), CHUNK)]
+                paths = [{index: listing.files[index][0] for index in chunk} for chunk in chunks]
+                done = [pool.submit(_decode, config, listing.num_train, chunk) for chunk in paths]
+            for future in as_completed(done):
+                bar.advance(task, future.result())
         except BrokenProcessPool:
             raise UserError("a process that reads images was ended from outside; what it has done is kept") from None
         except BaseException:
@@ -152,40 +296,25 @@ def _decode_all(config: ImageFolderConfig, listing: Listing, console: Console) -
             raise
 
 
-class _Worker:
-    """The data that a worker process keeps open."""
-
-    config: ImageFolderConfig
-    listing: Listing
-    images: list[NDArray[np.uint8]]
-    status: NDArray[np.uint8]
-
-
-def _open_arrays(config: ImageFolderConfig, listing: Listing) -> None:
+def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends the pool
     end_with_parent()
-    _Worker.config, _Worker.listing = config, listing
-    _Worker.images = [open_memmap(array_path(config.output, part, "images"), "r+") for part in ("train", "test")]
-    _Worker.status = np.memmap(config.output / STATUS_FILE, np.uint8, "r+")
 
 
-def _decode(indices: NDArray[np.int64]) -> int:
-    """Writes the images with these indices, or marks them as unreadable; returns the number of indices."""
-    for index in indices.tolist():
-        path, _ = _Worker.listing.files[index]
-        in_test = index >= _Worker.listing.num_train
+def _decode(config: ImageFolderConfig, num_train: int, paths: dict[int, str]) -> int:
+    """Writes images, or marks them as unreadable; returns their number. `paths`: index of an image -> its path."""
+    arrays = [open_memmap(array_path(config.output, part, "images"), "r+") for part in ("train", "test")]
+    status = np.memmap(config.output / STATUS_FILE, np.uint8, "r+")
+    for index, path in paths.items():
+        in_test = index >= num_train
         try:
-            config = _Worker.config
             image, flags = read_image(config.images / path, config.image_shape, config.fit)
         except UserError:
-            _Worker.status[index] = UNREADABLE
+            status[index] = UNREADABLE
             continue
-        _Worker.images[in_test][index - in_test * _Worker.listing.num_train] = image
-        _Worker.status[index] = DONE | flags
-    return len(indices)
-
-
-# --- What could not be read ---
+        arrays[in_test][index - in_test * num_train] = image
+        status[index] = DONE | flags
+    return len(paths)
 
 
 def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> tuple[int, int]:

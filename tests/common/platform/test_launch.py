@@ -6,20 +6,24 @@ import pytest
 from common.platform.errors import UserError
 from common.platform.launch import STARTED_BY, Launch, without_launcher
 
+
+def variables(text):
+    return dict(word.split("=", 1) for word in text.split())
+
+
 # The variables that each real launcher has set, in the second process of the second of two nodes.
-TORCHRUN = {
-    **{"TORCHELASTIC_RUN_ID": "none", "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"},
-    **{"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"},
-}
-SLURM = {
-    **{"SLURM_JOB_ID": "833969", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_NTASKS": "4"},
-    **{"SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_NUM_NODES": "2"},
-    **{"SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"},
-}
-OPEN_MPI = {
-    **{"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"},
-    **{"OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_NODE_RANK": "1", "PMIX_RANK": "3"},
-}
+TORCHRUN = variables("""
+    TORCHELASTIC_RUN_ID=none RANK=3 LOCAL_RANK=1 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 GROUP_WORLD_SIZE=2
+    MASTER_ADDR=n1 MASTER_PORT=29500
+""")
+SLURM = variables("""
+    SLURM_JOB_ID=833969 SLURM_PROCID=3 SLURM_LOCALID=1 SLURM_NODEID=1 SLURM_NTASKS=4 SLURM_STEP_ID=0
+    SLURM_STEP_NODELIST=n[1-2] SLURM_STEP_NUM_NODES=2 SLURM_STEP_NUM_TASKS=4 SLURM_STEP_TASKS_PER_NODE=2(x2)
+""")
+OPEN_MPI = variables("""
+    OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2
+    OMPI_COMM_WORLD_NODE_RANK=1 PMIX_RANK=3
+""")
 WORKERS = ["n1:4000", "n1:4001", "n2:4000", "n2:4001"]
 
 
