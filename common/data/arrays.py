@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
-from common.data.formats import Images, Labels, Split
+from common.data.formats import Split
 from common.platform.errors import UserError
 from common.platform.files import read_json_model, user_cache, write_json_model
 from common.spec.options import MAX_SIDE, ClassNames
 
 DATASET_FILE = "dataset.json"
+ARRAYS = [(part, kind) for part in ("train", "test") for kind in ("images", "labels")]
 SMALLEST_STD = 1e-6  # of a channel; one that is the same in all images is taken to have it
 WHITE = {"uint8": 255, "float32": 1}  # what the mean and the standard deviation of images of each type are divided by
 PIXELS_AT_A_TIME = 2**24  # pixel values that are read at a time: 16 MiB
@@ -56,46 +57,39 @@ def _read_info(folder: Path) -> ArraysInfo:
     return read_json_model(ArraysInfo, path)
 
 
-def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, tuple[Images, Labels], tuple[Images, Labels]]:
+def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, Split, Split]:
     """Description, training set and test set of a folder; the images are memory-mapped, not read.
 
     Raises:
       UserError: a file is missing, has another shape or dtype, or contains labels that have no class.
     """
     info = _read_info(folder)
-    splits = []
-    for part in ("train", "test"):
-        images, labels = (open_array(array_path(folder, part, kind)) for kind in ("images", "labels"))
-        _check_images(images, str(array_path(folder, part, "images")), str(len(info.mean)))
-        if len(info.mean) != len(info.std):
-            raise UserError(f"{folder / DATASET_FILE}: mean of {len(info.mean)} channels, std of {len(info.std)}")
-        if labels.dtype != np.int64 or labels.shape != (len(images),):
-            raise UserError(
-                f"{array_path(folder, part, 'labels')}: {labels.dtype} {labels.shape}, should be int64 ({len(images)},)"
-            )
-        if not all(0 < side <= MAX_SIDE for side in images.shape[1:]):
-            raise UserError(f"{array_path(folder, part, 'images')}: {images.shape}, sides should be 1 to {MAX_SIDE:,}")
-        labels = np.array(labels)
-        if labels.min() < 0 or labels.max() >= len(info.class_names):
-            raise UserError(
-                f"{array_path(folder, part, 'labels')}: labels from {labels.min()} to {labels.max()}, but"
-                f" {len(info.class_names)} classes in {DATASET_FILE}"
-            )
-        splits.append((images, labels))
-    (train, _), (test, _) = splits
-    if (train.shape[1:], train.dtype) != (test.shape[1:], test.dtype):
+    if len(info.mean) != len(info.std):
+        raise UserError(f"{folder / DATASET_FILE}: mean of {len(info.mean)} channels, std of {len(info.std)}")
+    train, test = _read_split(folder, "train", info), _read_split(folder, "test", info)
+    if (train[0].shape[1:], train[0].dtype) != (test[0].shape[1:], test[0].dtype):
         raise UserError(f"--data-dir {folder}: training and test images differ in size or type")
-    return info, splits[0], splits[1]
+    return info, train, test
+
+
+def _read_split(folder: Path, part: str, info: ArraysInfo) -> Split:
+    images_path, labels_path = (array_path(folder, part, kind) for kind in ("images", "labels"))
+    images, labels = open_array(images_path), open_array(labels_path)
+    _check_images(images, str(images_path), str(len(info.mean)))
+    if labels.dtype != np.int64 or labels.shape != (len(images),):
+        raise UserError(f"{labels_path}: {labels.dtype} {labels.shape}, should be int64 ({len(images)},)")
+    if not all(0 < side <= MAX_SIDE for side in images.shape[1:]):
+        raise UserError(f"{images_path}: {images.shape}, sides should be 1 to {MAX_SIDE:,}")
+    low, high, num_classes = labels.min(), labels.max(), len(info.class_names)
+    if low < 0 or high >= num_classes:
+        raise UserError(f"{labels_path}: labels from {low} to {high}, but {num_classes} classes in {DATASET_FILE}")
+    return images, np.array(labels)
 
 
 def _check_images(images: NDArray[Any], name: str, channels: str = "C") -> None:
     """Raises UserError if these are not images, with this number of channels unless it is "C"."""
-    if (
-        images.dtype.name not in WHITE
-        or images.ndim != 4
-        or not len(images)
-        or channels not in ("C", str(images.shape[3]))
-    ):
+    is_images = images.dtype.name in WHITE and images.ndim == 4 and len(images) > 0
+    if not is_images or channels not in ("C", str(images.shape[3])):
         raise UserError(
             f"{name}: {images.dtype} {images.shape}, should be uint8 (0 to 255) or float32 (N, H, W, {channels})"
         )
@@ -119,11 +113,8 @@ def check_arrays_checksum(folder: Path) -> None:
       UserError: the arrays have changed since `dataset.json` was written.
     """
     info, digest = _read_info(folder), hashlib.sha256()
-    stamps = []
-    for part in ("train", "test"):
-        for kind in ("images", "labels"):
-            status = array_path(folder, part, kind).stat()
-            stamps.append([status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns])
+    stats = [array_path(folder, part, kind).stat() for part, kind in ARRAYS]
+    stamps = [[stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for stat in stats]
     state = hashlib.sha256(json.dumps([info.sha256, stamps]).encode()).hexdigest()
     checked = user_cache() / "checked-arrays" / state
     if checked.exists():
@@ -201,11 +192,10 @@ def _pieces(folder: Path) -> Iterator[tuple[str, str, NDArray[Any]]]:
 
     Before each array it yields a piece of kind "header", which contains the array's dtype and shape.
     """
-    for part in ("train", "test"):
-        for kind in ("images", "labels"):
-            array = open_array(array_path(folder, part, kind))
-            header = f"{part} {kind} {array.dtype.str} {array.shape}\n".encode()
-            yield part, "header", np.frombuffer(header, np.uint8)
-            rows = max(1, PIXELS_AT_A_TIME // max(1, int(np.prod(array.shape[1:]))))
-            for start in range(0, len(array), rows):
-                yield part, kind, np.ascontiguousarray(array[start : start + rows])
+    for part, kind in ARRAYS:
+        array = open_array(array_path(folder, part, kind))
+        header = f"{part} {kind} {array.dtype.str} {array.shape}\n".encode()
+        yield part, "header", np.frombuffer(header, np.uint8)
+        rows = max(1, PIXELS_AT_A_TIME // max(1, int(np.prod(array.shape[1:]))))
+        for start in range(0, len(array), rows):
+            yield part, kind, np.ascontiguousarray(array[start : start + rows])

@@ -3,7 +3,7 @@
 import importlib.machinery
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -78,12 +78,8 @@ def read_digits() -> tuple[Split, Split]:
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
     table = np.loadtxt(io.BytesIO(read_bytes(path)), delimiter=",", dtype=np.uint8)
     images, labels = table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int64)
-    # Position of each example among the examples of its class.
-    position = np.empty(len(labels), dtype=np.int64)
-    for label in range(10):
-        members = np.flatnonzero(labels == label)
-        position[members] = np.arange(len(members))
-    test = position % 5 == 4
+    so_far = np.cumsum(labels[:, None] == np.arange(10), axis=0)  # examples of each class up to each row
+    test = np.take_along_axis(so_far, labels[:, None], axis=1)[:, 0] % 5 == 0
     return (images[~test], labels[~test]), (images[test], labels[test])
 
 
@@ -103,16 +99,15 @@ def _synthetic(config: TrainConfig) -> DatasetEntry:
         pixels = bits(-(-count * size // 8), part).astype("<u8").view(np.uint8)
         return pixels[: count * size].reshape(count, *shape)
 
+    def make_split(count: int, part: int) -> Split:
+        labels = (bits(count, part + 1) % np.uint64(SYNTHETIC_CLASSES)).astype(np.int64)
+        noise, patterns = random_images(count, part), random_images(SYNTHETIC_CLASSES, 0) >> 3
+        return noise - (noise >> 3) + patterns[labels], labels
+
     def make() -> tuple[Split, Split]:
         count = num_train + num_test
         check_memory(2 * count * size, f"--dataset synthetic: {count:,} images of {' x '.join(map(str, shape))}")
-        patterns = random_images(SYNTHETIC_CLASSES, 0) >> 3
-        splits = []
-        for part, count in ((1, num_train), (3, num_test)):
-            labels = (bits(count, part + 1) % np.uint64(SYNTHETIC_CLASSES)).astype(np.int64)
-            noise = random_images(count, part)
-            splits.append((noise - (noise >> 3) + patterns[labels], labels))
-        return splits[0], splits[1]
+        return make_split(num_train, 1), make_split(num_test, 3)
 
     return DatasetEntry(
         num_train, num_test, shape, class_names, mean=(0.5,) * shape[2], std=(0.2557,) * shape[2], reader=make
@@ -136,6 +131,18 @@ def _arrays(config: TrainConfig) -> DatasetEntry:
 
 # --- The table ---
 
+IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def _idx(
+    folder: str, class_names: list[str], mean_std: tuple[float, float], md5: Sequence[str], urls: tuple[str, ...]
+) -> DatasetEntry:
+    """A data set in MNIST's form; `md5` has the digests of IDX_FILES."""
+    (mean, std), source = mean_std, Source(folder, dict(zip(IDX_FILES, md5, strict=True)), urls)
+    shape = (28, 28, 1)
+    return DatasetEntry(60_000, 10_000, shape, class_names, (mean,), (std,), sources=(source,), parse=parse_idx_files)
+
+
 TEN_DIGITS = list("0123456789")
 FINE_LABELS = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
@@ -153,52 +160,36 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
     "digits": DatasetEntry(
         1442, 355, (8, 8, 1), TEN_DIGITS, mean=(0.3051,), std=(0.3762,), largest=16, reader=read_digits
     ),
-    "mnist": DatasetEntry(
-        60_000,
-        10_000,
-        (28, 28, 1),
+    "mnist": _idx(
+        "MNIST/raw",
         TEN_DIGITS,
-        mean=(0.1307,),
-        std=(0.3081,),
-        parse=parse_idx_files,
-        sources=(
-            Source(
-                folder="MNIST/raw",
-                md5={  # of the original files of LeCun, Cortes and Burges
-                    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-                    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-                    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-                    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-                },
-                urls=(
-                    "https://ossci-datasets.s3.amazonaws.com/mnist/{}",
-                    "https://storage.googleapis.com/cvdf-datasets/mnist/{}",
-                ),
-            ),
+        (0.1307, 0.3081),
+        # Of the original files of LeCun, Cortes and Burges.
+        md5=(
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
+        ),
+        urls=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/{}",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/{}",
         ),
     ),
-    "fashion_mnist": DatasetEntry(
-        60_000,
-        10_000,
-        (28, 28, 1),
+    "fashion_mnist": _idx(
+        "FashionMNIST/raw",
         ["T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Boot"],
-        mean=(0.2860,),
-        std=(0.3530,),
-        parse=parse_idx_files,
-        sources=(
-            Source(
-                folder="FashionMNIST/raw",
-                md5={  # of the files of Zalando Research; several projects publish these MD5s
-                    "train-images-idx3-ubyte": "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-                    "train-labels-idx1-ubyte": "9018921c3c673c538a1fc5bad174d6f9",
-                    "t10k-images-idx3-ubyte": "8181f5470baa50b63fa0f6fddb340f0a",
-                    "t10k-labels-idx1-ubyte": "15d484375f8d13e6eb1aabb0c3f46965",
-                },
-                urls=(
-                    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{}",
-                    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/{}",
-                ),
-            ),
+        (0.2860, 0.3530),
+        # Of the files of Zalando Research; several projects publish these MD5s.
+        md5=(
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
+        ),
+        urls=(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/{}",
+            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/{}",
         ),
     ),
     "cifar10": DatasetEntry(

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from common.data.arrays import WHITE
-from common.data.catalogue import DatasetEntry, dataset_entry
+from common.data.catalogue import dataset_entry
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
-from common.platform.files import Arrays, arrays_sha256
+from common.platform.files import arrays_sha256
 from common.spec.optimizers import float32
 from common.spec.options import ClassNames, DatasetName, ImageShape, TrainConfig
 
@@ -98,10 +98,7 @@ def num_examples(config: TrainConfig) -> tuple[int, int]:
 
 def data_spec(config: TrainConfig) -> DataSpec:
     """What a network is trained to take and to answer on the data set of `config`, without reading its images."""
-    return _spec(dataset_entry(config))
-
-
-def _spec(entry: DatasetEntry) -> DataSpec:
+    entry = dataset_entry(config)
     return DataSpec(
         image_shape=entry.image_shape,
         class_names=entry.class_names,
@@ -126,14 +123,9 @@ def load_dataset(config: TrainConfig) -> Dataset:
     if entry.sha256 is not None:  # it covers all arrays; reading them all again would take minutes
         digest = hashlib.sha256(f"{entry.sha256} {len(train[0])} {len(test[0])}".encode()).hexdigest()
     else:
-        arrays: Arrays = {
-            "train_images": train[0],
-            "train_labels": train[1],
-            "test_images": test[0],
-            "test_labels": test[1],
-        }
-        digest = arrays_sha256(arrays)
-    return Dataset(config.dataset, _spec(entry), *train, *test, digest)
+        names = ("train_images", "train_labels", "test_images", "test_labels")
+        digest = arrays_sha256(dict(zip(names, (*train, *test), strict=True)))
+    return Dataset(config.dataset, data_spec(config), *train, *test, digest)
 
 
 def unlabelled_dataset(name: DatasetName, spec: DataSpec, images: Images) -> Dataset:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from enum import IntFlag
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +80,7 @@ def read_image(path: Path, image_shape: ImageShape, fit: Fit) -> Picture:
     if fit == "crop" and (lost := _cut_off(image.size, width, height)) > MUCH:
         flags |= Remark.CROPPED
         flags |= Remark.OTHER_WAY_ROUND if _cut_off(image.size, height, width) < lost else 0
-    fitted = {"crop": ImageOps.fit, "pad": ImageOps.pad, "stretch": Image.Image.resize}[fit]
+    fitted: Any = {"crop": ImageOps.fit, "pad": ImageOps.pad, "stretch": Image.Image.resize}[fit]
     pixels = fitted(image, (width, height), Image.Resampling.BILINEAR)
     return Picture(np.asarray(pixels, dtype=np.uint8).reshape(image_shape), Remark(flags))
 

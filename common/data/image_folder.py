@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.arrays import DATASET_FILE, ArraysInfo, array_path, write_arrays_info
+from common.data.arrays import ARRAYS, DATASET_FILE, ArraysInfo, array_path, write_arrays_info
 from common.data.formats import Fit
 from common.data.image_files import read_image, remarks
 from common.platform.cli import as_typed
@@ -108,18 +108,19 @@ def list_images(config: ImageFolderConfig) -> Listing:
             f"--output {config.output}: is inside --images {source}, as if it were a class; name a folder elsewhere"
         )
     folders, left_out = _content(source, "")
-    if train_and_test := _parts(source, folders):
-        of_train, of_test = train_and_test
+    train_and_test = _parts(source, folders)
+    class_names = folders
+    if train_and_test:
         left_out += [name for name in folders if name not in train_and_test]
-        class_names, beside_classes = _content(source, of_train)
-        test_names, beside_test_classes = _content(source, of_test)
-        left_out += beside_classes + beside_test_classes
+        (class_names, beside_train), (test_names, beside_test) = (_content(source, part) for part in train_and_test)
+        left_out += beside_train + beside_test
         if unknown := sorted(set(test_names) - set(class_names)):
+            of_train, of_test = train_and_test
             raise UserError(f"--images {source}: {of_test}/{unknown[0]} is a class that {of_train}/ doesn't have")
-        parts = [_files(source, f"{part}/{name}", left_out) for part in train_and_test for name in class_names]
-        train, testing = parts[: len(class_names)], parts[len(class_names) :]
+        train, testing = (
+            [_files(source, f"{part}/{name}", left_out) for name in class_names] for part in train_and_test
+        )
     else:
-        class_names = folders
         train, testing = [], []
         for label, name in enumerate(class_names):
             files = _files(source, name, left_out)
@@ -132,16 +133,14 @@ def list_images(config: ImageFolderConfig) -> Listing:
         raise UserError(
             f"--images {source}: {len(class_names)} sub-folders; each class needs one, and two classes at least"
         )
-    for name in class_names:
-        if not name.isprintable():  # tables could not show it, and bytes that are not UTF-8 can't be written
-            raise UserError(f"--images {source}: {name!a} can't be the name of a class; rename this folder")
     if len(class_names) > MAX_CLASSES:
         raise UserError(f"--images {source}: {len(class_names)} classes; {MAX_CLASSES} at most")
     for name, files in zip(class_names, train, strict=True):
+        if not name.isprintable():  # tables could not show it, and bytes that are not UTF-8 can't be written
+            raise UserError(f"--images {source}: {name!a} can't be the name of a class; rename this folder")
         if not files:
-            raise UserError(
-                f"--images {source}: no images of class {name} for training ({', '.join(sorted(SUFFIXES))})"
-            )
+            shown = ", ".join(sorted(SUFFIXES))
+            raise UserError(f"--images {source}: no images of class {name} for training ({shown})")
     if not any(testing):
         raise UserError(f"--images {source}: no images to test on")
     labelled = [(path, label) for part in (train, testing) for label, files in enumerate(part) for path in files]
@@ -159,14 +158,14 @@ def _parts(source: Path, folders: Sequence[str]) -> tuple[str, str] | None:
     train = [TRAIN_WORD] if TRAIN_WORD in train else train
     test = [name for word in TEST_WORDS for name in folders if word in name.lower() and name not in train]
     test.sort(key=lambda name: name not in TEST_WORDS)
-    if len(train) == 1 and test and train[0] == TRAIN_WORD and test[0] in TEST_WORDS:
-        return train[0], test[0]
+    both = (train[0], test[0]) if len(train) == 1 and test else None
+    if both and both[0] == TRAIN_WORD and both[1] in TEST_WORDS:
+        return both
     inside = {name: _content(source, name) for name in folders}
-    with_images = [any(Path(file).suffix.lower() in SUFFIXES for file in files) for _, files in inside.values()]
-    if any(with_images) or not any(below for below, _ in inside.values()):
+    if any(Path(file).suffix.lower() in SUFFIXES for _, files in inside.values() for file in files):
         return None
-    if len(train) == 1 and test:
-        return train[0], test[0]
+    if both or not any(below for below, _ in inside.values()):
+        return both
     found = "; ".join(
         f"{name}: {', '.join(below[:3])}{', ...' * bool(below[3:])}" for name, (below, _) in inside.items()
     )
@@ -335,9 +334,8 @@ def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> 
         if not train.any() or not test.any():
             raise UserError(f"{summary}; too few are left")
         console.print(f"{summary}: left out")
-        for part, keep in (("train", train), ("test", test)):
-            for kind in ("images", "labels"):
-                _leave_out(array_path(config.output, part, kind), keep)
+        for part, kind in ARRAYS:
+            _leave_out(array_path(config.output, part, kind), train if part == "train" else test)
     return int(train.sum()), int(test.sum())
 
 
