@@ -14,8 +14,8 @@ import random
 import shutil
 import socket
 import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -91,34 +91,28 @@ def start(folder: Path) -> None:
     # socket's folder.
     munged = f"munged --foreground --force --key-file={folder}/munge.key --seed-file={folder}/munge.seed"
     munged += f" --socket={folder}/munge.socket --pid-file={folder}/munge.pid --log-file={folder}/munge.log"
-    commands = {"munged": munged, "slurmctld": "slurmctld -D -c", "n1": "slurmd -D -N n1", "n2": "slurmd -D -N n2"}
-    processes: dict[str, psutil.Popen] = {}
-    deadline = time.monotonic() + SECONDS_TO_START
+    processes: list[psutil.Popen] = []
     try:
-        for name, command in commands.items():
-            with open(folder / f"{name}.out", "w") as output:
-                processes[name] = psutil.Popen(
-                    command.split(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-                )
-            while name == "munged" and not (folder / "munge.socket").exists():  # the others fail without it
-                wait(processes, deadline, folder)
-        while node_states() != ["idle", "idle"]:
-            wait(processes, deadline, folder)
+        for command in (munged, "slurmctld -D -c", "slurmd -D -N n1", "slurmd -D -N n2"):
+            with open(folder / "daemons.out", "a") as output:
+                words = command.split()
+                streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+                processes.append(psutil.Popen(words, **streams, start_new_session=True))
+            wait_for((folder / "munge.socket").exists, processes, folder)  # the others fail without it
+        wait_for(lambda: node_states() == ["idle", "idle"], processes, folder)
     except BaseException:
-        for process in reversed(processes.values()):
+        for process in reversed(processes):
             process.terminate()
             process.wait()
         raise
-    started = [(process.pid, process.create_time()) for process in processes.values()]
-    (folder / "processes.json").write_text(json.dumps(started))
+    (folder / "processes.json").write_text(json.dumps([(each.pid, each.create_time()) for each in processes]))
 
 
 def configure(folder: Path) -> None:
     too_long = len(f"{folder}/n1/n1_1000000.4294967291") - 107  # the longest path of Slurm's sockets; Linux's limit
     if too_long > 0:
         raise SystemExit(f"error: {folder}: its name is {too_long} characters too long for Slurm's sockets in it")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "state").mkdir(exist_ok=True)
+    (folder / "state").mkdir(parents=True, exist_ok=True)
     key = folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))
@@ -126,9 +120,8 @@ def configure(folder: Path) -> None:
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
         each.close()
-    host = socket.gethostname().partition(".")[0]
-    first_job = random.randrange(1, 1_000_000)
-    configuration = CONFIGURATION.format(folder=folder, host=host, ports=ports, first_job=first_job)
+    values = {"folder": folder, "host": socket.gethostname().partition(".")[0], "ports": ports}
+    configuration = CONFIGURATION.format(**values, first_job=random.randrange(1, 1_000_000))
     (folder / "slurm.conf").write_text(configuration)
     # Any two files serve as GPUs: Slurm only counts them.
     (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]\n")
@@ -141,14 +134,13 @@ def node_states() -> list[str]:
     return subprocess.run(["sinfo", "-h", "-N", "-o", "%t"], capture_output=True, text=True).stdout.split()
 
 
-def wait(processes: dict[str, psutil.Popen], deadline: float, folder: Path) -> None:
-    """Waits 0.1 seconds; ends this program if one of `processes` has ended, or after the deadline."""
-    time.sleep(0.1)
-    ended = [name for name, process in processes.items() if process.poll() is not None]
-    if ended or time.monotonic() > deadline:
-        lines = [line for name in processes for line in (folder / f"{name}.out").read_text().splitlines()[-10:]]
-        why = f"{ended[0]} has ended" if ended else f"the nodes are not ready after {SECONDS_TO_START} s"
-        raise SystemExit("\n".join([f"error: {why}:", *lines]))
+def wait_for(condition: Callable[[], bool], processes: list[psutil.Popen], folder: Path) -> None:
+    """Waits for the condition; ends this program if one of `processes` has ended, or after SECONDS_TO_START."""
+    deadline = time.monotonic() + SECONDS_TO_START
+    while not condition():
+        if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
+            raise SystemExit(f"error: the cluster does not start:\n{(folder / 'daemons.out').read_text()[-2000:]}")
+        time.sleep(0.1)
 
 
 # --- Stop ---
@@ -158,32 +150,23 @@ def stop(folder: Path) -> None:
     """Ends all jobs and the processes that `start` has started, and no others; fails if one of them does not end."""
     if not (folder / "processes.json").exists():
         raise SystemExit(f"error: {folder} has no cluster")
-    try:
-        end_jobs(time.monotonic() + SECONDS_TO_STOP)  # first, because their processes are not children of the daemons
-    finally:
-        end_processes(folder)
-
-
-def end_jobs(deadline: float) -> None:
-    while jobs := subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True).stdout:
+    deadline = time.monotonic() + SECONDS_TO_STOP  # for jobs, whose processes are not children of the daemons
+    while jobs := subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True).stdout.split():
         if time.monotonic() > deadline:
-            raise SystemExit(f"error: jobs do not end: {jobs}")
-        subprocess.run(["scancel", *jobs.split()], check=True)
+            break
+        subprocess.run(["scancel", *jobs])
         time.sleep(0.2)
-
-
-def end_processes(folder: Path) -> None:
     started = json.loads((folder / "processes.json").read_text())
     left = []
     for pid, created in reversed(started):
         if psutil.pid_exists(pid) and abs(psutil.Process(pid).create_time() - created) < 5:  # pids are reused
             left.append(psutil.Process(pid))
-    for process in left:
-        process.terminate()
-    if alive := psutil.wait_procs(left, timeout=SECONDS_TO_STOP)[1]:
-        raise SystemExit(f"error: {alive} did not end; see the logs in {folder}")
+            left[-1].terminate()
+    alive = psutil.wait_procs(left, timeout=SECONDS_TO_STOP)[1]
+    if jobs or alive:
+        raise SystemExit(f"error: {[*jobs, *alive]} did not end; see the logs in {folder}")
     (folder / "processes.json").unlink()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
