@@ -43,17 +43,10 @@ def test_a_true_or_false_option_needs_no_value():
 
 def test_a_file_gives_options_and_the_command_line_overrides_it(tmp_path):
     path = tmp_path / "options.yaml"
-    path.write_text(
-        "batch_size: 12\nprecision: 64\nimage-shape: [9, 9, 1]\ndataset: synthetic\nhorizontal_flip: true\n"
-    )
+    path.write_text("batch_size: 12\nprecision: 64\nimage-shape: [9, 9, 1]\ndataset: synthetic\nhorizontal_flip: true")
     config = parse("--batch-size", "13", "--config", str(path))
-    assert (config.batch_size, config.precision, config.image_shape, config.horizontal_flip) == (
-        13,
-        "64",
-        (9, 9, 1),
-        True,
-    )
-    assert config.model_fields_set == {"batch_size", "precision", "image_shape", "dataset", "horizontal_flip"}
+    wanted = {"batch_size": 13, "precision": "64", "image_shape": (9, 9, 1), "horizontal_flip": True}
+    assert config == TrainConfig(dataset="synthetic", **wanted) and config.model_fields_set == {"dataset", *wanted}
 
 
 @pytest.mark.parametrize(

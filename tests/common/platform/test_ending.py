@@ -28,7 +28,8 @@ with as_program("program"):
         ctypes.PyDLL(None).sleep(600)  # keeps Python's lock, as c10d's FileStore does
     time.sleep(600)
 """
-LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+LAUNCHED = ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+FIRST, SECOND = (dict(zip(LAUNCHED, values, strict=True)) for values in ("10022", "11122"))
 
 
 def python(code, *arguments, **expected):
@@ -62,9 +63,7 @@ def test_all_end_with_the_first_one(start, number):
 
 def test_one_that_a_launcher_has_started_ends_with_the_launcher(start):
     launcher = "import subprocess, sys, time; subprocess.Popen(sys.argv[1:]); time.sleep(600)"
-    environment = dict(zip(LAUNCHED, "002201", strict=True))
-    command = (sys.executable, "-c", CHAIN, 0, CHAIN)
-    process, family = start(sys.executable, "-c", launcher, *command, TORCHELASTIC_RUN_ID="1", **environment)
+    process, family = start(sys.executable, "-c", launcher, sys.executable, "-c", CHAIN, 0, CHAIN, **FIRST)
     process.kill()
     wait_for(lambda: gone(family), 5)
 
@@ -89,10 +88,8 @@ def test_the_first_process_has_time_to_print_the_error_of_all():
     """torchrun ends the first process as soon as another one has ended."""
     program = "from common.platform.ending import *\nwith as_program('p'): raise UserError('of all')"
     start = time.monotonic()
-    done = python(program, expect=2, TORCHELASTIC_RUN_ID="1", **dict(zip(LAUNCHED, "112201", strict=True)))
-    assert not done.stderr and time.monotonic() - start > FIRST_SECONDS
-    done = python(program, expect=2, TORCHELASTIC_RUN_ID="1", **dict(zip(LAUNCHED, "002201", strict=True)))
-    assert done.stderr == "p: error: of all\n"
+    assert not python(program, expect=2, **SECOND).stderr and time.monotonic() - start > FIRST_SECONDS
+    assert python(program, expect=2, **FIRST).stderr == "p: error: of all\n"
 
 
 def test_ignored_signals_stay_ignored(start):
