@@ -75,8 +75,6 @@ def read_file_end(path: Path) -> str:
 def lock_file(path: Path, wait: bool) -> IO[bytes]:
     """Locks the file `path`, which is made if it is missing, until the result is closed or the process ends.
 
-    Without the right to write the file is opened for reading, which is enough for a lock: it may be another user's.
-
     Args:
       wait: whether to wait for the process that holds the lock.
 
@@ -84,10 +82,7 @@ def lock_file(path: Path, wait: bool) -> IO[bytes]:
       BlockingIOError: another process holds the lock.
       OSError: the file can't be made or opened.
     """
-    try:
-        lock: IO[bytes] = path.open("a+b")
-    except OSError:
-        lock = path.open("rb")
+    lock: IO[bytes] = path.open("a+b")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

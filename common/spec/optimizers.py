@@ -57,10 +57,7 @@ class Adam:
     beta2: ClassVar[float] = float32(0.999)
     epsilon: ClassVar[float] = float32(1e-8)
     weight_decay: float = 0.0
-
-    @property
-    def slots(self) -> list[str]:
-        return ["mean", "square"]
+    slots: ClassVar[list[str]] = ["mean", "square"]
 
 
 @dataclass(frozen=True)
@@ -75,10 +72,7 @@ class AdamW:
     beta2: ClassVar[float] = float32(0.999)
     epsilon: ClassVar[float] = float32(1e-8)
     weight_decay: float = 0.01
-
-    @property
-    def slots(self) -> list[str]:
-        return ["mean", "square"]
+    slots: ClassVar[list[str]] = ["mean", "square"]
 
 
 @dataclass(frozen=True)
@@ -96,10 +90,7 @@ class Adadelta:
     rho: ClassVar[float] = float32(0.9)
     epsilon: ClassVar[float] = float32(1e-6)
     weight_decay: float = 0.0
-
-    @property
-    def slots(self) -> list[str]:
-        return ["square", "change"]
+    slots: ClassVar[list[str]] = ["square", "change"]
 
 
 Rule = SGD | Adam | AdamW | Adadelta

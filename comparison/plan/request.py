@@ -87,7 +87,6 @@ def hold(folder: Path, option: str) -> None:
     except OSError as error:
         raise UserError(f"{option} {folder}: {LOCK_FILE} cannot be locked: {error.strerror}") from None
     atexit.register(lock.close)  # keeps it open until this process ends in whatever way
-    if lock.writable():
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {platform.node()}\n".encode())
-        lock.flush()
+    lock.truncate(0)
+    lock.write(f"process {os.getpid()} on {platform.node()}\n".encode())
+    lock.flush()
