@@ -85,16 +85,17 @@ def test_common_loads_no_framework_and_no_tool_of_the_comparison():
 
 LOOPS, TRAINERS = ("tf_impl", "pt_impl", "jax_impl"), ("keras_impl", "ptl_impl")
 # Attributes that users may set, according to the documentation of the frameworks.
-DOCUMENTED_SETTINGS = {"sys.dont_write_bytecode"}
-DOCUMENTED_SETTINGS |= {"torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"}
-DOCUMENTED_SETTINGS |= {
-    "network.conv1",
-    "network.maxpool",
-}  # torchvision's networks are changed by setting their layers
-DOCUMENTED_SETTINGS |= {"self.model.stop_training", "trainer.should_stop"}  # Keras's and Lightning's, for callbacks
-# tf.data.Options and jax.profiler.ProfileOptions
-DOCUMENTED_SETTINGS |= {"options.autotune.enabled", "options.experimental_distribute.auto_shard_policy"}
-DOCUMENTED_SETTINGS |= {"options.python_tracer_level"}
+DOCUMENTED_SETTINGS = {
+    "sys.dont_write_bytecode",
+    *("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"),
+    *("network.conv1", "network.maxpool"),  # torchvision's networks are changed by setting their layers
+    *("self.model.stop_training", "trainer.should_stop"),  # Keras's and Lightning's, for callbacks
+    # tf.data.Options and jax.profiler.ProfileOptions
+    *("options.autotune.enabled", "options.experimental_distribute.auto_shard_policy", "options.python_tracer_level"),
+}
+PUBLIC_WITH_UNDERSCORE = {
+    *("__init__", "__name__", "__exit__", "__call__", "__context__", "__cause__", "__getitem__", "_replace"),
+}
 
 
 def private_names(path):
@@ -103,16 +104,7 @@ def private_names(path):
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             name = ast.unparse(node)
-            special = node.attr in (
-                "__init__",
-                "__name__",
-                "__exit__",
-                "__call__",
-                "__context__",
-                "__cause__",
-                "__getitem__",
-                "_replace",
-            )
+            special = node.attr in PUBLIC_WITH_UNDERSCORE
             if (node.attr.startswith("_") and not special) or name.startswith("sys.modules"):
                 yield name
             of_itself = name.split(".")[0] in ("self", "cls") and name.count(".") == 1
@@ -134,16 +126,9 @@ def test_nothing_private_is_touched(name):
 
 
 def test_that_test_sees_what_would_be_private(tmp_path):
-    path = tmp_path / "tuning.py"
-    for line in (
-        "trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = None",
-        "trainer.fit = None",
-        "object.__setattr__(module, name, value)",
-        "def __setattr__(self, name, value): pass",
-        "from keras.src import backend",
-    ):
-        path.write_text(f"{line}\n")
-        assert set(private_names(path)), line
+    for line in ("trainer.fit_loop._broadcast = None", "trainer.fit = None", "object.__setattr__(module, name, value)"):
+        (tmp_path / "tuning.py").write_text(line)
+        assert set(private_names(tmp_path / "tuning.py")), line
 
 
 # Options of the other programs that documents name: sbatch, mpirun, torchrun, docker, pytest, uv.
@@ -161,7 +146,7 @@ def all_subclasses(schema):
 
 def test_the_documents_are_whole_and_name_only_programs_and_options_that_exist():
     """Options: those of commands that start with `python`, and those that stand alone between backquotes."""
-    programs = ("compare", "make_dataset", "common.command")
+    programs = ("compare", "common.data.image_folder", "common.command")
     for name in (*programs, *(f"benchmarks.{path.stem}" for path in (REPOSITORY / "benchmarks").glob("*.py"))):
         importlib.import_module(name)
     options = {option_name(field) for schema in all_subclasses(BaseModel) for field in schema.model_fields}
@@ -177,16 +162,13 @@ def test_the_documents_are_whole_and_name_only_programs_and_options_that_exist()
         for command in re.findall(r"(?:^|[`/])(python .*|--[a-z].*?`)", text.replace("\\\n", " "), re.MULTILINE):
             named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", command))
             assert named <= options, f"{path.name}: {command}"
-        for name in re.findall(
-            r"`((?:benchmarks|common|configs|comparison|docs|exercises|tests|\w+_impl)/[\w/.-]+)`",
-            text,
-        ):
+        folders = r"benchmarks|common|configs|comparison|docs|exercises|tests|\w+_impl"
+        for name in re.findall(rf"`((?:{folders})/[\w/.-]+)`", text):
             assert (REPOSITORY / name).exists() or "NAME" in name, f"{path.name} names {name}"
 
 
 def test_every_promise_has_its_test():
-    promises = re.findall(
-        r"^\|.*\| `(test_\w+)` \|$", (REPOSITORY / "docs" / "checkpoints.md").read_text(), re.MULTILINE
-    )
+    page = (REPOSITORY / "docs" / "checkpoints.md").read_text()
+    promises = re.findall(r"^\|.*\| `(test_\w+)` \|$", page, re.MULTILINE)
     tests = "".join(path.read_text() for path in REPOSITORY.glob("tests/**/test_*.py"))
     assert len(promises) > 20 and [name for name in promises if f"def {name}(" not in tests] == []
