@@ -20,6 +20,11 @@ LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCA
 LARGEST_STEP = 0xFFFFFFF0  # Slurm's step ids from here on mean a job's own script, a shell, ...: not a step of srun
 
 Starter = Literal["user", "torchrun", "Lightning", "Slurm", "Open MPI", "TF_CONFIG"]
+EVENLY: dict[Starter, str] = {  # how a launcher starts equally many processes on each node, with consecutive ranks
+    "torchrun": "give the same --nproc-per-node on every node",
+    "Open MPI": "use mpirun --map-by slot, with a multiple of the number of nodes",
+    "Slurm": "use srun --distribution=block, with a multiple of the number of nodes",
+}
 
 
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
@@ -62,24 +67,16 @@ class Launch:
         """
         if "TORCHELASTIC_RUN_ID" in environment:
             numbers = _numbers(environment, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-            return cls._of_launcher("torchrun", "the same --nproc-per-node on every node", *numbers)
+            return cls._of_launcher("torchrun", *numbers)
         if environment.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
             names = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "LOCAL_RANK", "SIZE", "LOCAL_SIZE")]
-            numbers = _numbers(environment, *names)
-            return cls._of_launcher("Open MPI", "a multiple of the number of nodes, and mpirun --map-by slot", *numbers)
+            return cls._of_launcher("Open MPI", *_numbers(environment, *names))
         if environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
             names = [f"SLURM_{name}" for name in ("PROCID", "LOCALID", "STEP_NUM_TASKS", "STEP_NUM_NODES", "STEP_ID")]
             rank, local_rank, size, nodes, step = _numbers(environment, *names)
             if step < LARGEST_STEP:
                 local_size = size // nodes if nodes and size % nodes == 0 else 0
-                return cls._of_launcher(
-                    "Slurm",
-                    "a multiple of the number of nodes, and srun --distribution=block",
-                    rank,
-                    local_rank,
-                    size,
-                    local_size,
-                )
+                return cls._of_launcher("Slurm", rank, local_rank, size, local_size)
         if STARTED_BY in environment and "LOCAL_RANK" in environment:
             local_rank, node = _numbers(environment, "LOCAL_RANK", "NODE_RANK")
             return cls("Lightning", None if node else local_rank, local_rank, None, None, node, None)
@@ -101,18 +98,12 @@ class Launch:
         return cls("user", None if node else 0, 0, None, None, node, None)
 
     @classmethod
-    def _of_launcher(
-        cls, started_by: Starter, cure: str, rank: int, local_rank: int, size: int, local_size: int
-    ) -> "Launch":
-        """Raises UserError unless each node has the same number of processes, with consecutive ranks.
-
-        Args:
-          cure: what starts processes in this way.
-        """
+    def _of_launcher(cls, started_by: Starter, rank: int, local_rank: int, size: int, local_size: int) -> "Launch":
+        """Raises UserError unless each node has the same number of processes, with consecutive ranks."""
         if local_size == 0 or size % local_size or rank % local_size != local_rank:
             raise UserError(
-                f"{started_by} has started {size} processes; each node needs equally many, with consecutive ranks: use"
-                f" {cure}"
+                f"{started_by} has started {size} processes; each node needs equally many, with consecutive ranks:"
+                f" {EVENLY[started_by]}"
             )
         return cls(started_by, rank, local_rank, size, local_size, rank // local_size, size // local_size)
 

@@ -27,12 +27,14 @@ def find_rendezvous(launch: Launch) -> tuple[str, int]:
     Raises:
       UserError: the address is unknown.
     """
-    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    if not host or not port:
-        host, port = map(str, addresses(launch)[0])
-    if not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise UserError(f"MASTER_PORT {port}: this variable of the environment should be a port, 1 to 65535")
-    return LOOPBACK if launch.num_nodes == 1 else host, int(port)
+    host, text = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if host and text:
+        port = int(text) if text.isdecimal() else 0
+        if not 0 < port < 2**16:
+            raise UserError(f"MASTER_PORT {text}: this variable of the environment should be a port, 1 to 65535")
+    else:
+        host, port = addresses(launch)[0]
+    return LOOPBACK if launch.num_nodes == 1 else host, port
 
 
 @cache
