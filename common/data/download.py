@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO
 
 from rich.console import Console
@@ -127,23 +128,11 @@ def _request(url: str, file: IO[bytes]) -> None:
     console = Console(stderr=True)
     columns = (TextColumn("  "), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        pooch.HTTPDownloader(progressbar=_Bar(progress), timeout=TIMEOUT_SECONDS)(url, file, None)
-
-
-class _Bar:
-    """The progress bar that pooch asks for."""
-
-    total = 0  # bytes, as the server has announced; 0: it has not. Set by pooch.
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task = progress.add_task("")
-
-    def update(self, num_bytes: int) -> None:
-        self._progress.update(self._task, advance=num_bytes, total=self.total or None)
-
-    def reset(self) -> None:
-        self._progress.reset(self._task)
-
-    def close(self) -> None:
-        """Nothing to do: the progress ends where it began."""
+        task = progress.add_task("")
+        # What pooch asks of a progress bar; it sets `total`, in bytes, which is 0 if the server does not announce it.
+        bar = SimpleNamespace(
+            update=lambda num_bytes: progress.update(task, advance=num_bytes, total=bar.total or None),
+            reset=lambda: progress.reset(task),
+            close=lambda: None,
+        )
+        pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)(url, file, None)
