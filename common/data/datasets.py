@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
 from common.data.arrays import WHITE
-from common.data.catalogue import dataset_entry
+from common.data.catalogue import DatasetEntry, dataset_entry
 from common.data.formats import Images, Labels, Split
 from common.platform.errors import UserError
 from common.platform.files import arrays_sha256
@@ -98,7 +98,10 @@ def num_examples(config: TrainConfig) -> tuple[int, int]:
 
 def data_spec(config: TrainConfig) -> DataSpec:
     """What a network is trained to take and to answer on the data set of `config`, without reading its images."""
-    entry = dataset_entry(config)
+    return _spec(dataset_entry(config))
+
+
+def _spec(entry: DatasetEntry) -> DataSpec:
     return DataSpec(
         image_shape=entry.image_shape,
         class_names=entry.class_names,
@@ -125,7 +128,7 @@ def load_dataset(config: TrainConfig) -> Dataset:
     else:
         names = ("train_images", "train_labels", "test_images", "test_labels")
         digest = arrays_sha256(dict(zip(names, (*train, *test), strict=True)))
-    return Dataset(config.dataset, data_spec(config), *train, *test, digest)
+    return Dataset(config.dataset, _spec(entry), *train, *test, digest)
 
 
 def unlabelled_dataset(name: DatasetName, spec: DataSpec, images: Images) -> Dataset:

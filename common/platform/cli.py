@@ -133,11 +133,8 @@ def _one_line(error: ValidationError) -> str:
     """All messages of a validation error in one line: `--batch-size -3: should be greater than 0`."""
     by_option: dict[str, dict[str, None]] = {}
     for item in error.errors():
-        missing, key = (
-            item["type"] == "missing",
-            "",
-        )  # without a key: a check of several fields, whose message names them
-        if item["loc"]:
+        missing, key = item["type"] == "missing", ""
+        if item["loc"]:  # else a check of several fields, whose message names them
             value = "" if missing else f" {as_typed(item['input'])[:MAX_SHOWN]}"
             key = f"{option_name(str(item['loc'][0]))}{value}: "
         by_option.setdefault(key, {})["is needed" if missing else complaint(item)] = None

@@ -101,9 +101,8 @@ Strategy = Literal[
 DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # strategies with a fixed number of devices
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]  # Lightning's names
 
-MAX_COUNT = 2**31 - 1  # upper bound for numbers of examples, batch sizes and the like
-Number = Annotated[int, Field(gt=0, le=MAX_COUNT)]
-Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+MAX_COUNT = 2**31 - 1
+Number = Annotated[int, Field(gt=0, le=MAX_COUNT)]  # of examples, steps, epochs and the like
 MAX_SIDE = 4096  # upper bound for height, width and channels of images
 Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]
 ImageShape = tuple[Side, Side, Side]
@@ -225,7 +224,7 @@ class TrainingOptions(BaseModel):
         shown="first",
         gt=0,
     )
-    warmup_steps: Natural = option("schedule", 0, "steps of linear warm-up before the schedule starts")
+    warmup_steps: int = option("schedule", 0, "steps of linear warm-up before the schedule starts", ge=0, le=MAX_COUNT)
     schedule: ScheduleName = option(
         "schedule",
         "cosine",
