@@ -130,9 +130,6 @@ def _request(url: str, file: IO[bytes]) -> None:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("")
         # What pooch asks of a progress bar; it sets `total`, in bytes, which is 0 if the server does not announce it.
-        bar = SimpleNamespace(
-            update=lambda num_bytes: progress.update(task, advance=num_bytes, total=bar.total or None),
-            reset=lambda: progress.reset(task),
-            close=lambda: None,
-        )
+        bar = SimpleNamespace(total=0, reset=lambda: progress.reset(task), close=lambda: None)
+        bar.update = lambda num_bytes: progress.update(task, advance=num_bytes, total=bar.total or None)
         pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)(url, file, None)
