@@ -7,26 +7,11 @@ import pytest
 from conftest import CODE, REPOSITORY
 
 # From the lowest to the highest.
+COMMON = ("platform", "spec", "implementations", "data", "resolve", "experiment", "record", "command", "trained")
+COMPARISON = ("ratios", "lockstep", "numbers", "plan", "run", "prove", "measure", "show")
 FLOORS = [
-    "common.platform",
-    "common.spec",
-    "common.implementations",
-    "common.data",
-    "common.resolve",
-    "common.experiment",
-    "common.record",
-    "common.command",
-    "common.trained",
-    "common.backend",
-    "common.main",
-    "comparison.ratios",
-    "comparison.lockstep",
-    "comparison.numbers",
-    "comparison.plan",
-    "comparison.run",
-    "comparison.prove",
-    "comparison.measure",
-    "comparison.show",
+    *(f"common.{room}" for room in (*COMMON, "backend", "main")),
+    *(f"comparison.{room}" for room in COMPARISON),
     "comparison",
 ]
 

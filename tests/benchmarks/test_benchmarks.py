@@ -10,7 +10,7 @@ from conftest import IMPLEMENTATIONS, run
 from rich.console import Console
 
 from benchmarks import gpu, paired, repeat
-from benchmarks.paired import FolderConfig, make_folder, measure
+from benchmarks.paired import measure
 from common.platform.cli import parse_options
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
@@ -45,12 +45,6 @@ def test_a_run_that_fails_ends_the_benchmark_with_its_log(tmp_path):
     with pytest.raises(UserError, match=r"nothing: ended with status 1; see .*run.log"):
         paired.run("limit", "nothing", TrainConfig(run_dir=tmp_path / "run"))
     assert "No module named 'benchmarks.loops.nothing'" in (tmp_path / "run.log").read_text()
-
-
-def test_a_folder_that_holds_something_is_refused(tmp_path):
-    (tmp_path / "x").touch()
-    with pytest.raises(UserError, match="is not empty"):
-        make_folder(FolderConfig(output_dir=tmp_path), "x")
 
 
 def test_parts_of_the_gpu_page_end_in_time(tmp_path):

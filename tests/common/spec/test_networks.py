@@ -19,17 +19,6 @@ def test_networks_have_the_size_of_the_usual_example(model, shape, parameters):
     assert NetworkSpec.make(model, shape, 10).num_parameters == parameters
 
 
-@pytest.mark.parametrize(
-    ("model", "layers", "stages"),
-    [
-        ("resnet8", ["layer1.0", "layer2.0", "layer3.0"], [(32, 32, 16), (16, 16, 32), (8, 8, 64)]),
-        ("resnet18", ["layer1.1", "layer3.1", "layer4.1"], [(32, 32, 64), (8, 8, 256), (4, 4, 512)]),
-    ],
-)
-def test_residual_networks_halve_images_between_stages(model, layers, stages):
-    assert [NetworkSpec.make(model, (32, 32, 3), 10).activations[layer] for layer in layers] == stages
-
-
 @pytest.mark.parametrize("model", LAYERS)
 def test_the_smallest_image_leaves_something_to_average_over(model):
     """Batch normalisation needs more than one value per channel, even with a single image."""
