@@ -22,7 +22,7 @@ from common.record.audited_states import (
 )
 from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import TrainConfig
-from comparison.lockstep import ROUNDOFF, find_loss_jump
+from comparison.lockstep import ROUNDOFF, find_loss_jump, loss_differences, roundoff
 from comparison.prove.audits import PROVABLE, audited_steps_around, choose_audited_steps, first_state, make_audits
 from comparison.prove.differences import ERRORS, compare
 from comparison.prove.reference import compute_gradients
@@ -185,9 +185,8 @@ def test_a_sign_that_a_small_gradient_may_change_is_explained_and_others_are_not
         {"weights.weight": np.array([-1.0])},
         {},
         TrainConfig(precision="32"),
-        more=3,
+        most_samples=3,
         stored=0.0,
-        least={},
     )
     assert (difference.size, difference.explained) == (2.0, 2.0 if explains else 0.0)
     assert difference.is_beyond is not explains
@@ -346,6 +345,13 @@ def test_the_steps_to_audit():
     assert all(200 in choose_audited_steps(resumed, random.Random(seed)) for seed in range(20))
 
 
+def test_differences_are_relative_above_a_loss_of_1_and_absolute_below():
+    assert loss_differences([2.0, 0.5, 1.0], [2.2, 0.6]) == pytest.approx([0.1, 0.1])  # of the steps that both took
+    assert np.isnan(loss_differences([1.0], [float("nan")])[0])
+    one, half = TrainConfig(precision="32"), TrainConfig(precision="bf16-mixed")
+    assert roundoff(one) == 2.0**-24 and roundoff(one, half) == 2.0**-8  # of the coarsest precision
+
+
 def test_losses_that_part_suddenly_are_looked_at_closer():
     configs = (TrainConfig(precision="32", tf32=False),) * 2
     first = [1.0] * 60
@@ -359,7 +365,7 @@ def test_losses_that_part_suddenly_are_looked_at_closer():
     half = tuple(config.replace(precision="bf16-mixed") for config in configs)
     assert find_loss_jump((first, jumps), ({}, {}), half) is None
     plan = TrainConfig(epochs=6).plan(1437)
-    assert audited_steps_around(plan, 94) == (23, 46, 69, 92, 93, 94, 95, 115)
+    assert audited_steps_around(plan, 94) == (92, 93, 94, 95)
 
 
 def test_an_audit_takes_no_measured_second(tmp_path):
