@@ -34,12 +34,12 @@ from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.prove.audits import choose_audited_steps, is_audited, make_audits
 from comparison.run.devices import same_devices
-from comparison.run.follower import Follower
-from comparison.run.groups import run_groups
 from comparison.run.integrity import check_name
 from comparison.run.load_meter import QUIETER, busiest_programs, quiet
 from comparison.run.program import Ended, Program
+from comparison.run.runner import Follower, run_programs
 from comparison.run.store import Run, store_run
+from comparison.run.turns import run_in_turns
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
 
@@ -200,8 +200,8 @@ SURE_TURNS = 3  # disturbed ones, before it is told: a single one may be chance
 
 
 @dataclass
-class RunMaker(Follower):
-    """Runs programs and follows them, see `Follower`.
+class RunMaker:
+    """Makes the runs of a comparison, and follows them.
 
     Attributes:
       folder: the comparison's folder.
@@ -218,20 +218,26 @@ class RunMaker(Follower):
     _disturbed: list[float] = field(default_factory=list)  # load by others in each disturbed turn so far
 
     def make(self, jobs: Sequence[Job]) -> None:
-        """Makes the missing runs. The runs of a round form pairs, so they run one after the other on one machine."""
-        options, missing = self.request.options, {job.path for job in self.missing}
-        groups = []
+        """Makes the missing runs, round by round.
+
+        The runs of a round form pairs: they train in turns or, on several nodes and with --turns never, one after the
+        other.
+        """
+        options, follower = self.request.options, Follower(self._ended, self._started, self._see)
+        missing = {job.path for job in self.missing}
         for _, of_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
             in_round = [job for job in of_round if job.path in missing]
             audited_steps = self._audited_steps(in_round[0]) if in_round else ()
-            group = []
+            programs = []
             for job in in_round:
                 run_dir = self.folder.absolute() / job.path
                 self._jobs[run_dir] = job
                 config, is_first = job.config.replace(run_dir=run_dir), job.contender == contenders(options)[0]
-                group.append(Program.of(self.request, job.implementation, config, is_first, audited_steps))
-            groups.append(group)
-        run_groups(groups, 1, options.timeout, self, turns=options.turns == "auto")
+                programs.append(Program.of(self.request, job.implementation, config, is_first, audited_steps))
+            if options.turns == "auto" and len(programs) > 1 and not any(program.starter for program in programs):
+                run_in_turns(programs, options.timeout, follower)
+            else:
+                run_programs(programs, options.timeout, follower)
 
     def _audited_steps(self, job: Job) -> tuple[int, ...]:
         """The steps to audit in all runs of the job's round. Nobody can know them earlier."""
@@ -261,7 +267,7 @@ class RunMaker(Follower):
         ended = {run.shown_dir(self.folder): run for run in self.runs}
         return further_rounds(self.request.options, variants, lambda job: ended.get(str(job.path)))[1]
 
-    def started(self, program: Program) -> None:
+    def _started(self, program: Program) -> None:
         if program.run_dir not in self._jobs:  # the first row once more, for a further group of the round
             self._jobs[program.run_dir] = self._jobs[program.run_dir.with_suffix("")]
             self.view.more(1)
@@ -269,7 +275,7 @@ class RunMaker(Follower):
         self.missing = [missing for missing in self.missing if missing.path != job.path]
         self.view.start(job, self.missing)
 
-    def see(self, program: Program, line: MetricsLine) -> None:
+    def _see(self, program: Program, line: MetricsLine) -> None:
         job = self._jobs[program.run_dir]
         if isinstance(line, PlanLine):
             check_name(line.implementation, job.implementation)
@@ -301,7 +307,7 @@ class RunMaker(Follower):
             f" they disturb are {follows}; {QUIETER}"
         )
 
-    def ended(self, program: Program, ended: Ended) -> None:
+    def _ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]
         run = store_run(job, program, ended)
         if run.result and program.audited_steps:

@@ -14,6 +14,7 @@ from common.spec.options import TrainConfig
 from comparison import load
 from comparison.plan.jobs import make_variants
 from comparison.prove.learning import Fit, by_heart, evaluated_on_training, make_memorising_runs, make_whole_set_runs
+from comparison.run import side_runs
 from comparison.run.program import Ended
 from comparison.run.side_runs import SideRunner, make_profiles
 
@@ -106,8 +107,8 @@ class Launcher:
     def __init__(self, failing=(), unable=()):
         self.failing, self.unable, self.programs = failing, unable, []
 
-    def run(self, groups, at_once, timeout, follower):
-        for program in (program for group in groups for program in group):
+    def run(self, programs, timeout, follower):
+        for program in programs:
             self.programs.append(program)
             program.run_dir.mkdir(parents=True)
             name, ended = program.implementation, Ended.unknown("exit status 1")
@@ -121,24 +122,25 @@ class Launcher:
             follower.ended(program, ended)
 
 
-def side_runner(folder, launcher, said):
+def side_runner(folder, monkeypatch, launcher, said):
     request = read_summary(folder).request
-    return SideRunner(folder, request, make_variants(request.options, request.config), said.append, launcher.run)
+    monkeypatch.setattr(side_runs, "run_programs", launcher.run)
+    return SideRunner(folder, request, make_variants(request.options, request.config), said.append)
 
 
-def checked(folder, **launcher):
+def checked(folder, monkeypatch, **launcher):
     """The rows of a comparison that was checked, what was said meanwhile, and the programs that were run."""
     comparison(folder, check_learning=True, seeds=[3, 4])
     said, launcher = [], Launcher(**launcher)
-    runner = side_runner(folder, launcher, said)
+    runner = side_runner(folder, monkeypatch, launcher, said)
     for _ in range(2):  # the second time, all are there
         make_memorising_runs(runner)
         make_whole_set_runs(runner)
     return load(folder).rows.set_index("implementation"), said, launcher.programs
 
 
-def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path):
-    rows, said, programs = checked(tmp_path, unable=("pt",))
+def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path, monkeypatch):
+    rows, said, programs = checked(tmp_path, monkeypatch, unable=("pt",))
     assert said == [
         "check of learning, memorising a few training images: TensorFlow, PyTorch, Lightning",
         "check of learning, loss on all training images: TensorFlow, PyTorch, Lightning",
@@ -157,8 +159,8 @@ def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path):
     assert "TensorFlow, Lightning: memorised 64 training images in 2 steps" in page
 
 
-def test_where_no_row_can_learn_the_options_are_at_fault(tmp_path):
-    rows, said, _ = checked(tmp_path, failing=("tf",), unable=("pt", "ptl"))
+def test_where_no_row_can_learn_the_options_are_at_fault(tmp_path, monkeypatch):
+    rows, said, _ = checked(tmp_path, monkeypatch, failing=("tf",), unable=("pt", "ptl"))
     assert "no check of learning of TensorFlow: exit status 1; see learning/tf/small/log.txt" in said
     assert set(rows["status"]) == {"does not learn"}
     assert all("no row did: look at the options first" in note for note in rows["note"])
@@ -183,8 +185,8 @@ def test_an_implementation_that_learns_nothing_is_found(tmp_path):
 class Profiler(Launcher):
     """All programs succeed, except PyTorch's."""
 
-    def run(self, groups, at_once, timeout, follower):
-        self.programs = [program for group in groups for program in group]
+    def run(self, programs, timeout, follower):
+        self.programs = programs
         for program in self.programs:
             program.run_dir.mkdir(parents=True)
             if program.implementation != "pt":
@@ -192,10 +194,10 @@ class Profiler(Launcher):
                 Profile.make(program.implementation, 11, 3, 0.6, operations).write(program.run_dir)
 
 
-def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path):
+def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path, monkeypatch):
     comparison(tmp_path, profile=3)
     said, launcher = [], Profiler()
-    runner = side_runner(tmp_path, launcher, said)
+    runner = side_runner(tmp_path, monkeypatch, launcher, said)
     make_profiles(runner, 3)
     assert said == ["profiling 3 steps of TensorFlow, PyTorch, Lightning"]
     assert {(program.config.profile, program.config.max_steps) for program in launcher.programs} == {(3, 39)}
