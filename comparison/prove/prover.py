@@ -43,10 +43,9 @@ from comparison.prove.proof import (
     jump_between,
     proof_path,
 )
-from comparison.run.integrity import check_name
 from comparison.run.program import Ended, Program
 from comparison.run.runner import Follower, run_programs
-from comparison.run.store import LOG_FILE, Run
+from comparison.run.store import LOG_FILE, Run, check_name
 
 KEPT_FILES = (PROOF_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE)
 Programs = Mapping[Path, tuple[str, TrainConfig]]  # run folder -> implementation and options

@@ -147,7 +147,7 @@ class Record(Ended, Which):
 
     Attributes:
       failure: one line that says why there is no result, also if its files are not valid; None if there is one.
-      files_sha256: digest of its files when the run ended, see `integrity.py`; None if the run failed.
+      files_sha256: digest of its files when the run ended, see `store.py`; None if the run failed.
     """
 
     schema_version: Literal[6]

@@ -10,8 +10,8 @@ from made_up import comparison
 from common.platform.errors import UserError
 from common.record.predictions import Predictions
 from comparison import load
-from comparison.run.integrity import files_sha256
 from comparison.run.program import RECORD_FILE
+from comparison.run.store import files_sha256
 
 
 def change(path, **values):
