@@ -24,7 +24,6 @@ from common.platform.files import read_json_model
 from common.record.results import (
     RESULT_FILE,
     EpochLine,
-    RunResult,
     read_metrics,
     read_result,
     read_step_losses,
@@ -159,7 +158,7 @@ def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequen
 
 def why_proof_does_not_fit(folder: Path, variant: Values, runs: Sequence[Run]) -> str | None:
     """Why the proofs of a variant's rows do not fit `runs`; None if they do. Rows without a proof are not checked."""
-    paths = {name: folder / proof_path(variant, name) for name in dict.fromkeys(run.record.name for run in runs)}
+    paths = {name: folder / proof_path(variant, name) for name in {run.record.name for run in runs}}
     try:
         proofs = {name: read_result(path) for name, path in paths.items() if (path / RESULT_FILE).exists()}
     except UserError as error:
@@ -168,21 +167,14 @@ def why_proof_does_not_fit(folder: Path, variant: Values, runs: Sequence[Run]) -
         proved, result = proofs.get(run.record.name), run.result
         if proved is None or result is None:
             continue
-        differs = {
-            "code": proved.code_sha256 != result.code_sha256,
-            "versions": _software(proved) != _software(result),
-        }
+        versions, of_run = ({**of.versions, "platform": ""} for of in (proved, result))  # the platform does not count
+        differs = {"code": proved.code_sha256 != result.code_sha256, "versions": versions != of_run}
         if causes := [what for what in differs if differs[what]]:
             return (
                 f"the proof of {run.record.title} was made with other {' and '.join(causes)} than its runs;"
                 " a new comparison makes both again"
             )
     return None
-
-
-def _software(result: RunResult) -> dict[str, str]:
-    """The versions of the software, without that of the operating system."""
-    return {name: version for name, version in result.versions.items() if name != "platform"}
 
 
 def _judge_folders(reference: Path, other: Path) -> Proof:

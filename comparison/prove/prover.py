@@ -1,7 +1,6 @@
 """Makes the proofs that are missing, and keeps them in a cache for later comparisons."""
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import shutil
@@ -80,10 +79,9 @@ class Prover:
 
         for variant in dict.fromkeys(job.variant for job in jobs):
             first, *others = (job for job in jobs if job.variant == variant)
-            verdicts = {job: judge(self.folder, dict(variant.values), first.name, job.name) for job in others}
-            parted = [job for job in others if verdicts[job].same is False]
-            looked = all(is_audited(self.folder / job.path / FIRST_BATCH_DIR) for job in parted)
-            if parted and not looked:
+            values = dict(variant.values)
+            parted = [job for job in others if judge(self.folder, values, first.name, job.name).same is False]
+            if not all(is_audited(self.folder / job.path / FIRST_BATCH_DIR) for job in parted):
                 self.say(f"losses differ; looking for the layer and the step: {', '.join(row.title for row in parted)}")
                 self._look_again([first, *parted])
 
@@ -310,13 +308,8 @@ print(sys.version, sorted((str(one.name), one.version) for one in importlib.meta
 @cache
 def _versions(interpreter: str) -> str:
     """The versions of an interpreter and of all packages that are installed for it."""
-    if interpreter == sys.executable:
-        packages = importlib.metadata.distributions()
-        return f"{sys.version} {sorted((str(package.name), package.version) for package in packages)}"
+    command = [interpreter, "-c", VERSIONS]
     try:
-        done = subprocess.run(
-            [interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False, timeout=VERSIONS_SECONDS
-        )
-        return done.stdout
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=VERSIONS_SECONDS).stdout
     except (OSError, subprocess.TimeoutExpired):  # the runs of this interpreter will report it
         return ""

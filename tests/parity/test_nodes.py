@@ -48,11 +48,6 @@ def nodes(tmp_path_factory):
     nodes.stop()
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    return train("pt", tmp_path_factory.mktemp("one") / "r", *SAME)
-
-
 def run_on(nodes, commands, environments, seconds=300, cwd=REPOSITORY):
     """Runs the commands, each on its node; returns their exit statuses and their outputs, pairs (stdout, stderr)."""
     processes = [
@@ -128,14 +123,18 @@ STREAMED = {RESIDENT_VARIABLE: "0"}
         (tf_config, "tf", 2, "tuned", STREAMED),
     ],
 )
-def test_two_nodes_are_in_lockstep_with_one(nodes, reference, tmp_path, start, implementation, devices, mode, limit):
+def test_two_nodes_are_in_lockstep_with_one(nodes, trained, tmp_path, start, implementation, devices, mode, limit):
     if start is mpirun and not shutil.which("mpirun"):
         pytest.skip("Open MPI needs Debian's openmpi-bin")
     options = (*SAME, "--mode", mode, "--run-dir", tmp_path / "r")
     commands, environments = start(implementation, nodes, devices, options)
     statuses, said = run_on(nodes, commands, [environment | limit for environment in environments])
     assert set(statuses) == {0}, said
-    assert_two_nodes(reference, tmp_path / "r", devices)
+    reference = trained("pt", *SAME)
+    assert_the_same(reference, tmp_path / "r", TOLERANCE, STEPS)
+    assert_arrays_agree(reference, tmp_path / "r", "first_batch.safetensors", TOLERANCE)
+    result = read_result(tmp_path / "r")
+    assert (result.devices, result.config.devices, result.config.num_nodes) == (2 * devices, devices, 2)
 
 
 # How each framework's processes start without a launcher that ends all of them as soon as one has ended.
@@ -192,10 +191,3 @@ def test_a_node_that_is_lost_is_reported(nodes, tmp_path, start, implementation)
     assert f"{implementation}_impl: error: another process of this run has ended or can't be reached;" in said
     if start is not torchrun:
         assert "Traceback" not in said
-
-
-def assert_two_nodes(reference, run_dir, devices):
-    assert_the_same(reference, run_dir, TOLERANCE, STEPS)
-    assert_arrays_agree(reference, run_dir, "first_batch.safetensors", TOLERANCE)
-    result = read_result(run_dir)
-    assert (result.devices, result.config.devices, result.config.num_nodes) == (2 * devices, devices, 2)

@@ -1,7 +1,5 @@
 """Accumulated batches are one large batch; clipped gradients follow the written rule."""
 
-import functools
-
 import numpy as np
 import pytest
 from agreement import COLOURS, assert_arrays_agree, assert_the_same
@@ -21,12 +19,6 @@ OPTIONS = (
 ONE_BATCH, THREE_BATCHES = ("--batch-size", 12), ("--batch-size", 4, "--accumulate-grad-batches", 3)
 
 
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory):
-    """PyTorch's plain run on one device, with dropout, clipping and an incomplete last step."""
-    return functools.cache(lambda: train("pt", tmp_path_factory.mktemp("r"), *OPTIONS, *ONE_BATCH, "--devices", 1))
-
-
 @pytest.mark.quick("pt-plain-2")
 @pytest.mark.xdist_group("accumulated")
 @pytest.mark.parametrize(
@@ -36,10 +28,10 @@ def reference(tmp_path_factory):
         *(("ptl", "plain", 3), ("ptl", "tuned", 2), ("jax", "tuned", 3)),
     ],
 )
-def test_small_batches_are_one_large_batch(reference, tmp_path, implementation, mode, devices):
+def test_small_batches_are_one_large_batch(trained, tmp_path, implementation, mode, devices):
     other = train(implementation, tmp_path, *OPTIONS, *THREE_BATCHES, "--mode", mode, "--devices", devices)
     assert read_result(other).config.accumulate_grad_batches == 3
-    assert_the_same(reference(), other, TOLERANCE, steps=112)
+    assert_the_same(trained("pt", *OPTIONS, *ONE_BATCH), other, TOLERANCE, steps=112)
 
 
 @pytest.mark.slow
@@ -65,10 +57,10 @@ def test_small_batches_of_a_run_that_ends_early(tmp_path, implementation, cut, m
 @pytest.mark.slow
 @pytest.mark.xdist_group("accumulated")
 @pytest.mark.parametrize(("implementation", "mode"), [("tf", "tuned"), ("ptl", "plain")])
-def test_the_first_steps_agree_where_losses_are_scaled(reference, tmp_path, implementation, mode):
+def test_the_first_steps_agree_where_losses_are_scaled(trained, tmp_path, implementation, mode):
     options = (*OPTIONS, *THREE_BATCHES, "--precision", "16-mixed", "--mode", mode, "--devices", 2)
     losses = np.array(read_step_losses(train(implementation, tmp_path, *options)))[:10]
-    assert np.max(np.abs(losses - read_step_losses(reference())[:10])) < 0.02
+    assert np.max(np.abs(losses - read_step_losses(trained("pt", *OPTIONS, *ONE_BATCH))[:10])) < 0.02
 
 
 @pytest.mark.slow
