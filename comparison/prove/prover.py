@@ -268,12 +268,8 @@ def _restore(path: Path, digest: str) -> bool:
     shutil.rmtree(path, ignore_errors=True)
     if not _is_proof(_cache() / digest, digest):
         return False
-    copy = path.with_name(f".{path.name}.copy")
-    shutil.rmtree(copy, ignore_errors=True)
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(_cache() / digest, copy)
-        copy.rename(path)
+        shutil.copytree(_cache() / digest, path)
     return True
 
 
