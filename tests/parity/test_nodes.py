@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from agreement import assert_arrays_agree, assert_the_same
 from conftest import (
     CPU,
-    REPOSITORY,
     program_of,
     start_process,
     steps_taken,
@@ -48,20 +46,23 @@ def nodes(tmp_path_factory):
     nodes.stop()
 
 
-def run_on(nodes, commands, environments, seconds=300, cwd=REPOSITORY):
-    """Runs the commands, each on its node; returns their exit statuses and their outputs, pairs (stdout, stderr)."""
-    processes = [
-        start_process(nodes.command(name, *command), cwd=cwd, **environment)
-        for (name, command), environment in zip(commands, environments, strict=True)
-    ]
+@contextmanager
+def started(nodes, commands, environments, before=None):
+    """Starts the commands, each on its node, and yields their processes; at the end, kills those that still run.
+
+    Args:
+      before: name of a node -> the shell command that runs there before the process.
+    """
+    processes = []
+    for (name, command), environment in zip(commands, environments, strict=True):
+        prepared = ("sh", "-c", f'{before[name]} && exec "$@"', "sh") if before and name in before else ()
+        processes.append(start_process(nodes.command(name, *prepared, *command), **environment))
     try:
-        said = [process.communicate(timeout=seconds) for process in processes]
-    except subprocess.TimeoutExpired:
+        yield processes
+    finally:
         for process in processes:
             process.kill()
-        said = [process.communicate() for process in processes]
-        raise AssertionError(f"not in time: {said}") from None
-    return [process.returncode for process in processes], said
+            process.communicate()
 
 
 def torchrun(implementation, nodes, devices, options):
@@ -128,8 +129,9 @@ def test_two_nodes_are_in_lockstep_with_one(nodes, trained, tmp_path, start, imp
         pytest.skip("Open MPI needs Debian's openmpi-bin")
     options = (*SAME, "--mode", mode, "--run-dir", tmp_path / "r")
     commands, environments = start(implementation, nodes, devices, options)
-    statuses, said = run_on(nodes, commands, [environment | limit for environment in environments])
-    assert set(statuses) == {0}, said
+    with started(nodes, commands, [environment | limit for environment in environments]) as processes:
+        said = [process.communicate(timeout=300) for process in processes]
+    assert {process.returncode for process in processes} == {0}, said
     reference = trained("pt", *SAME)
     assert_the_same(reference, tmp_path / "r", TOLERANCE, STEPS)
     assert_arrays_agree(reference, tmp_path / "r", "first_batch.safetensors", TOLERANCE)
@@ -139,25 +141,6 @@ def test_two_nodes_are_in_lockstep_with_one(nodes, trained, tmp_path, start, imp
 
 # How each framework's processes start without a launcher that ends all of them as soon as one has ended.
 WITHOUT_MPIRUN = [(torchrun, "pt"), (by_hand, "ptl"), (tf_config, "tf")]
-
-
-@contextmanager
-def started(nodes, commands, environments, before=None):
-    """Starts the commands, each on its node, and yields their processes; at the end, kills those that still run.
-
-    Args:
-      before: name of a node -> the shell command that runs there before the process.
-    """
-    processes = []
-    for (name, command), environment in zip(commands, environments, strict=True):
-        prepared = ("sh", "-c", f'{before[name]} && exec "$@"', "sh") if before and name in before else ()
-        processes.append(start_process(nodes.command(name, *prepared, *command), **environment))
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
 
 
 @pytest.mark.slow
