@@ -76,14 +76,13 @@ class Audit(BaseModel):
     last_step: Count
     of_evaluation: bool = False
     same: bool | None
-    difference: float = Field(ge=0, allow_inf_nan=False)
-    explained: float = Field(ge=0, allow_inf_nan=False)
+    difference: float = Field(0.0, ge=0, allow_inf_nan=False)
+    explained: float = Field(0.0, ge=0, allow_inf_nan=False)
     note: str | None = None
 
     @classmethod
     def unproved(cls, step: int, why: str, of_evaluation: bool = False) -> Self:
-        span = {"first_step": step, "last_step": step, "of_evaluation": of_evaluation}
-        return cls(**span, same=None, difference=0, explained=0, note=why)
+        return cls(first_step=step, last_step=step, of_evaluation=of_evaluation, same=None, note=why)
 
     @property
     def what(self) -> str:
@@ -115,11 +114,9 @@ class Audits(BaseModel):
 
     def proves(self, steps: int) -> bool:
         """Whether each of the first `steps` steps is proved, and the last evaluation."""
-        proved = {
-            number for audit in self.steps if audit.same for number in range(audit.first_step, audit.last_step + 1)
-        }
-        evaluated = [audit.same for audit in self.evaluations]
-        return bool(evaluated) and all(evaluated) and proved >= set(range(1, steps + 1))
+        right = [range(audit.first_step, audit.last_step + 1) for audit in self.steps if audit.same]
+        evaluated = bool(self.evaluations) and all(audit.same for audit in self.evaluations)
+        return evaluated and {*chain(*right)} >= {*range(1, steps + 1)}
 
     @property
     def different(self) -> list[Audit]:
@@ -141,9 +138,8 @@ def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple
     steps = range(plan.first_step, plan.total_steps + 1)
     flops = PASSES * experiment.network.flops_per_image * plan.examples_per_step
     number = min(MOST_STEPS, max(1, int(MOST_FLOPS // flops)), len(steps))
-    end = chance.choice(
-        [plan.last_step(epoch) for epoch in range(plan.epochs_done + 1, plan.num_epochs)] or [steps[-1]]
-    )
+    ends = [plan.last_step(epoch) for epoch in range(plan.epochs_done + 1, plan.num_epochs)]
+    end = chance.choice(ends or [steps[-1]])
     rates = experiment.update_rule.learning_rates
     changed = [step for step in steps[1:] if rates[step - 1] != rates[step - 2]]
     interval = plan.steps_per_epoch if every == "epoch" else every
@@ -351,8 +347,7 @@ def _scaling_fault(experiment: Experiment, before: TrainState, after: TrainState
     rule, steps, skipped = LossScaling(), after.step - before.step, after.scale.skipped - before.scale.skipped
 
     def fault(same: Literal[False] | None, note: str) -> Audit:
-        span = {"first_step": before.step + 1, "last_step": after.step}
-        return Audit(**span, same=same, difference=0, explained=0, note=note)
+        return Audit(first_step=before.step + 1, last_step=after.step, same=same, note=note)
 
     if skipped and steps > 1:
         return fault(None, "loss scaling skipped some of them")
@@ -414,18 +409,18 @@ def _audit_evaluation(
     wrong = [name for name, array in weights.items() if state and not np.array_equal(array, state.weights[name])]
     if wrong:
         words = f"{WEIGHTS_FILE} has other weights than those after the last step, in {wrong[0]}"
-        return Audit(**span, same=False, difference=1, explained=0, note=words)
+        return Audit(**span, same=False, difference=1, note=words)
+
+    actual: Arrays = {}
+    if is_last:
+        actual["scores"] = Predictions.read(run_dir).scores[:count].astype(np.float64)
+    if count == len(experiment.dataset.test_images):
+        actual |= {"loss": np.array([line.test_loss]), "correct": np.array([line.test_correct])}
 
     def compute(roundoff: float, seed: int) -> Arrays:
         evaluation = evaluate(experiment, weights, count, roundoff, seed)
-        arrays = {"scores": evaluation.scores} if is_last else {}
-        if count == len(experiment.dataset.test_images):
-            arrays |= {"loss": np.array([evaluation.loss]), "correct": np.array([float(evaluation.correct)])}
-        return arrays
+        return {name: evaluation[name] for name in actual}
 
-    actual = {"loss": np.array([line.test_loss]), "correct": np.array([float(line.test_correct)])}
-    if is_last:
-        actual["scores"] = Predictions.read(run_dir).scores[:count].astype(np.float64)
     least = {"correct": 1.0}  # a single answer may be near a tie
     wanted, differences = compare(
         compute, dict, actual, {}, config, MOST_SAMPLES, stored=2 * ROUNDOFF["32"], least=least
@@ -433,11 +428,11 @@ def _audit_evaluation(
     worst = max(differences, key=lambda difference: difference.size / max(difference.explained, 1e-300))
     note: str | None = None
     if worst.is_beyond:
-        words = {
-            "scores": "the predictions are not those of the weights",
-            "correct": f"{line.test_correct} answers are correct, and should be {wanted['correct'].sum():.0f}",
-            "loss": f"the test loss is {line.test_loss:.6g}, and should be {wanted['loss'].sum():.6g}",
-        }[worst.name]
+        words = "the predictions are not those of the weights"
+        if worst.name == "correct":
+            words = f"{line.test_correct} answers are correct, and should be {wanted['correct'][0]:.0f}"
+        elif worst.name == "loss":
+            words = f"the test loss is {line.test_loss:.6g}, and should be {wanted['loss'][0]:.6g}"
         note = f"{words}: suspect {suspects_of_evaluation(config)}"
     return Audit(
         **span,

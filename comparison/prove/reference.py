@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
+from common.platform.files import Arrays
 from common.spec import optimizers as rules
 from common.spec.batches import epoch_order
 from common.spec.layers import (
@@ -317,17 +318,12 @@ EVALUATED_TOGETHER = 50  # test images
 CONVOLVED_TOGETHER = 2**18  # numbers that kernels are multiplied with: what a processor's cache holds
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Of n test images: float64 (n,) with the score of each likeliest class, the mean loss, and the correct answers."""
+def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: float = 0.0, seed: int = 0) -> Arrays:
+    """The evaluation of the first `count` test images; `roundoff` and `seed` are those of `compute_gradients`.
 
-    scores: Array
-    loss: float
-    correct: int
-
-
-def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: float = 0.0, seed: int = 0) -> Evaluation:
-    """The evaluation of the first `count` test images; `roundoff` and `seed` are those of `compute_gradients`."""
+    Returns:
+      float64: `scores` (count,) of each likeliest class, the mean `loss` (1,), and how many are `correct` (1,).
+    """
     data = experiment.dataset
     network = Pass(
         _in_64_bits(weights),
@@ -346,7 +342,8 @@ def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: flo
         losses, _ = network.cross_entropy(logits, labels)
         parts.append((network.cross_entropy(logits, guesses)[0], losses, guesses == labels))
     best, losses, correct = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return Evaluation(np.exp(-best), network.total(losses[:, None]).item() / count, int(correct.sum()))
+    loss = network.total(losses[:, None]) / count
+    return {"scores": np.exp(-best), "loss": loss, "correct": correct.sum(keepdims=True, dtype=np.float64)}
 
 
 def _has_winograd(config: TrainConfig) -> bool:
