@@ -170,9 +170,8 @@ class Prover:
                 path = self._proof_dir(run)
                 rows.setdefault((path.parent, run.record.seed), {}).setdefault(path / SKIPPED_DIR, run)
         for again in rows.values():
-            if all(map(is_audited, again)) or not any(
-                run.result and run.result.skipped_steps for run in again.values()
-            ):
+            have_skipped = any(run.result and run.result.skipped_steps for run in again.values())
+            if not have_skipped or all(map(is_audited, again)):
                 continue
             self.say("loss scaling has skipped steps; training again, to audit them")
             programs = _as_before(again)

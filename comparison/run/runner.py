@@ -99,8 +99,8 @@ class RunningProgram:
         if self.process is None:
             return
         has_ended = self.process.poll() is not None  # first: all that was written before the end is then read
-        self._seconds_left, self._looked = self._seconds_left - (time.monotonic() - self._looked), time.monotonic()
-        failure = None
+        now, failure = time.monotonic(), None
+        self._seconds_left, self._looked = self._seconds_left - (now - self._looked), now
         try:
             for line in self._new_metrics():
                 self.see(line)
@@ -130,7 +130,7 @@ class RunningProgram:
         return self._load.ended(self.program, failure)
 
     def _new_metrics(self) -> list[MetricsLine]:
-        """The lines since the last call. Raises UserError for lines that are not valid."""
+        """The lines of the metrics since the last call. Raises UserError for lines that are not valid."""
         path = self.program.run_dir / METRICS_FILE
         if not path.exists():
             return []
