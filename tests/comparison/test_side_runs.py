@@ -85,9 +85,7 @@ def test_the_small_set_is_learned_without_what_prevents_that():
     assert small.plan(64).total_steps == 200 and not any(getattr(small, name) for name in without)
     assert {name: getattr(small, name) for name in kept} == kept
     assert by_heart(TrainConfig(devices=128, batch_size=256)).train_size == 128  # an image for each replica
-
-
-def test_evaluating_on_training_images_takes_those_that_are_trained_on():
+    # The second run is evaluated on as many images as there are test images, which are those that it is trained on.
     assert evaluated_on_training(TrainConfig()) == TrainConfig(evaluate_on="train", test_size=355)
     data = load_dataset(TrainConfig(train_size=100, test_size=30, evaluate_on="train"))
     assert np.array_equal(data.test_images, data.train_images[:30])

@@ -6,6 +6,9 @@ None of them shows in the first twenty steps in 64 bits.
 STEP = "    scaler.step(optimizer)\n"
 ZERO = "    optimizer.zero_grad(set_to_none=not parts.keeps_gradients)\n"
 LATE = "parts.scheduler.last_epoch"  # number of steps taken
+SET_EPOCH, CLEAR = "        parts.train_batches.sampler.set_epoch(epoch)\n", "parts.optimizer.state.clear()\n"
+STATE = "get_state(experiment, network, optimizer, scaler, steps)\n"
+APPLY = "    optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))\n"
 # name: (file, the code as it is, the code with the mistake, options, what the note must say, or one of several).
 MISTAKES = {
     "half a batch in 32 bits": (
@@ -50,11 +53,8 @@ MISTAKES = {
         "the examples are those of epoch 2",
     ),
     "the optimizer's state lost when a state is kept": (
-        "pt_impl/parts.py",
-        "        return get_state(experiment, network, optimizer, scaler, steps)\n",
-        "        state = get_state(experiment, network, optimizer, scaler, steps)\n"
-        "        optimizer.state.clear()\n"
-        "        return state\n",
+        *("pt_impl/parts.py", f"        return {STATE}"),
+        f"        state = {STATE}        optimizer.state.clear()\n        return state\n",
         ("--checkpoint-every", "epoch"),
         "as if the optimizer's state had been lost before this step",
     ),
@@ -82,18 +82,12 @@ MISTAKES = {
         "weight decay",
     ),
     "momentum lost at the end of an epoch": (
-        "pt_impl/train.py",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch > 1:\n"
-        "            parts.optimizer.state.clear()\n",
+        *("pt_impl/train.py", SET_EPOCH, f"{SET_EPOCH}        if epoch > 1:\n            {CLEAR}"),
         (),
         "as if the optimizer's state had been lost before this step",
     ),
     "Adam's state lost at the end of an epoch": (
-        "pt_impl/train.py",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch == 2:\n"
-        "            parts.optimizer.state.clear()\n",
+        *("pt_impl/train.py", SET_EPOCH, f"{SET_EPOCH}        if epoch == 2:\n            {CLEAR}"),
         ("--optimizer", "adam"),
         ("the optimizer's state had been lost before this step", "the slots are right: suspect the learning rate"),
     ),
@@ -159,18 +153,14 @@ MISTAKES = {
         "suspect the gradients",
     ),
     "a layer without gradient in TensorFlow after step 30": (
-        "tf_impl/train.py",
-        "    loss, gradients, correct = compute(*shard)\n    # The optimizer",
-        "    loss, gradients, correct = compute(*shard)\n"
-        "    gradients[0] *= tf.cast(optimizer.iterations < 30, gradients[0].dtype)\n    # The optimizer",
+        *("tf_impl/train.py", APPLY),
+        f"    gradients[0] *= tf.cast(optimizer.iterations < 30, gradients[0].dtype)\n{APPLY}",
         (),
         "suspect the gradients of conv1",
     ),
     "half of the gradient on two devices in 32 bits": (
-        "tf_impl/train.py",
-        "    loss, gradients, correct = compute(*shard)\n    # The optimizer",
-        "    loss, gradients, correct = compute(*shard)\n    if loss.dtype == tf.float32:\n"
-        "        gradients = [gradient / 2 for gradient in gradients]\n    # The optimizer",
+        *("tf_impl/train.py", APPLY),
+        f"    if loss.dtype == tf.float32:\n        gradients = [gradient / 2 for gradient in gradients]\n{APPLY}",
         ("--devices", 2),
         "suspect the gradients (are they of all examples of the batch",
     ),
@@ -366,9 +356,8 @@ MISTAKES = {
         "check how losses are fetched and recorded",
     ),
     "weights rounded when a checkpoint is written": (
-        "pt_impl/parts.py",
-        "        return get_state(experiment, network, optimizer, scaler, steps)\n",
-        "        state = get_state(experiment, network, optimizer, scaler, steps)\n"
+        *("pt_impl/parts.py", f"        return {STATE}"),
+        f"        state = {STATE}"
         "        for parameter in network.parameters():\n"
         "            parameter.data = parameter.data.bfloat16().to(parameter.dtype)\n"
         "        return state\n",
