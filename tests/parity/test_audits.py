@@ -133,10 +133,8 @@ def draw(chance):
         (0.2, {"warmup_steps": 1}),
         (0.3, {"learning_rate": 10 ** chance.uniform(-4, -1)}),
         (0.2, {"checkpoint_every": chance.choice(["epoch", 7])}),
-        (
-            0.7 * (optimizer == "sgd"),
-            {"momentum": chance.choice([0.5, 0.9]), "nesterov": chance.choice(["true", "false"])},
-        ),
+        (0.3 * (optimizer == "sgd"), {"momentum": chance.choice([0, 0.5])}),
+        (0.3 * (optimizer == "sgd"), {"momentum": chance.choice([0.5, 0.9]), "nesterov": "true"}),
         (0.3 * ("resnet" in model), {"sync_batchnorm": "true"}),
         (0.2 * (implementation != "keras"), {"accumulate_grad_batches": chance.choice([2, 3])}),
     ]
@@ -199,46 +197,23 @@ def kept(tmp_path_factory):
     return train("pt", folder, *SMALL, "--schedule", "step", "--step-size", 1, **{STEPS_VARIABLE: "1 12 33"})
 
 
-MORE = np.linspace(0, 1e-3, 10, dtype=np.float32)
-
-
 @pytest.mark.parametrize(
-    ("after", "name", "change", "what", "same", "said"),
+    ("after", "name", "scale", "slope", "what", "same", "said"),
     [
-        (
-            12,
-            "slots.velocity.conv2.kernel",
-            lambda array: array * np.float32(1.01),
-            "step 12",
-            False,
-            "gradients of conv2",
-        ),
-        (12, "weights.dense2.bias", lambda array: array * np.float32(1.001), "step 12", False, "the slots are right"),
-        (
-            11,
-            "weights.dense2.bias",
-            lambda array: array + MORE,
-            "evaluation after step 11",
-            False,
-            "how the test set is",
-        ),
-        (None, "dense2.bias", lambda array: array + MORE, "evaluation after step 33", False, "has other weights than"),
-        (
-            12,
-            "weights.dense2.bias",
-            lambda array: array * np.float32(np.nan),
-            "step 12",
-            None,
-            "contains NaN or infinity",
-        ),
+        (12, "slots.velocity.conv2.kernel", 1.01, 0, "step 12", False, "gradients of conv2"),
+        (12, "weights.dense2.bias", 1.001, 0, "step 12", False, "the slots are right"),
+        (11, "weights.dense2.bias", 1, 1e-3, "evaluation after step 11", False, "how the test set is"),
+        (None, "dense2.bias", 1, 1e-3, "evaluation after step 33", False, "has other weights than those"),
+        (12, "weights.dense2.bias", np.nan, 0, "step 12", None, "contains NaN or infinity"),
     ],
 )
-def test_what_is_wrong_in_a_stored_state_is_found(kept, tmp_path, after, name, change, what, same, said):
+def test_what_is_wrong_in_a_stored_state_is_found(kept, tmp_path, after, name, scale, slope, what, same, said):
     """A damaged state proves nothing. The states of a difference are kept."""
     copy = shutil.copytree(kept, tmp_path / "run")
     path = audited_state_path(copy, after) if after else copy / WEIGHTS_FILE
     arrays, metadata = read_safetensors(path), read_safetensors_metadata(path)
-    write_safetensors(path, arrays | {name: change(arrays[name])}, metadata)
+    changed = arrays[name] * scale + np.linspace(0, slope, arrays[name].shape[-1])
+    write_safetensors(path, arrays | {name: changed.astype(np.float32)}, metadata)
     audits = make_audits(copy, (1, 12, 33))
     found = [audit for audit in (*audits.steps, *audits.evaluations) if audit.same is same]
     assert what in [audit.what for audit in found] and said in found[-1].note
