@@ -353,7 +353,7 @@ MISTAKES = {
         *("pt_impl/train.py", "            recorder.step(*shares)\n"),
         "            recorder.step(*(earlier if step > 30 else shares))\n            earlier = shares\n",
         (),
-        "check how losses are fetched and recorded",
+        "check how losses are summed, fetched and recorded",
     ),
     "weights rounded when a checkpoint is written": (
         *("pt_impl/parts.py", f"        return {STATE}"),
