@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,17 +82,8 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
 
     Without `same_seed`, everything that depends on the seed is left out.
     """
-    fields = {
-        name: (getattr(reference, name), getattr(other, name))
-        for name in (
-            "data_sha256",
-            "initial_weights_sha256",
-            "num_parameters",
-            "train_count",
-            "test_count",
-            "num_steps",
-        )
-    }
+    facts = ("data_sha256", "initial_weights_sha256", "num_parameters", "train_count", "test_count", "num_steps")
+    fields = {name: (getattr(reference, name), getattr(other, name)) for name in facts}
     a, b = reference.config.training_fields(), other.config.training_fields()
     # With `--mode tuned`, each framework decides these settings for itself.
     left_out = options_of_kind(TrainConfig, "setting") if "tuned" in (a["mode"], b["mode"]) else ["mode"]
@@ -107,6 +97,7 @@ def different_settings(reference: RunResult, other: RunResult, same_seed: bool =
 
 
 def _short(value: object) -> str:
+    """A digest's first digits; other values whole."""
     text = str(value)
     return text[:12] if len(text) == 64 else text
 
@@ -121,12 +112,11 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
       UserError: files that are missing or not valid.
     """
     results = read_result(reference), read_result(other)
-    settings = different_settings(*results)
     config, plan = results[0].config, results[0].plan
     # Options of the machine may differ: the training must be the same on any machine. Numbers of steps and of test
     # examples are compared last: they show how training and evaluation were done, not what was asked for.
     ignored = {*options_of_kind(TrainConfig, "machine"), "num_steps", "test_count"}
-    settings = [text for text in settings if text.partition(":")[0] not in ignored]
+    settings = [text for text in different_settings(*results) if text.partition(":")[0] not in ignored]
     if settings:
         return f"{OTHER_SETTINGS}: {'; '.join(settings)}"
 
@@ -135,34 +125,27 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
         if message := _first_batch_departure(*arrays, tolerance, config.model):
             return message
 
-    losses = read_step_losses(reference), read_step_losses(other)
-    differences = loss_differences(*losses)
+    differences = loss_differences(read_step_losses(reference), read_step_losses(other))
     apart = np.flatnonzero(~(differences <= tolerance))
     if len(apart):
         step = int(apart[0]) + 1
         where = f"step {step} of {plan.total_steps} (epoch {plan.epoch_of(step)})"
-        suspicion = _delay(losses, step, tolerance) or _suspect_step(step, plan, config)
-        return f"{where}: losses differ by {differences[step - 1]:.1e}; {suspicion}"
+        return f"{where}: losses differ by {differences[step - 1]:.1e}; {_suspect_step(step, plan, config)}"
 
-    steps = [result.num_steps for result in results]
-    if steps[0] != steps[1]:
-        return f"{steps[0]} and {steps[1]} steps, while the losses of the steps that both took agree"
     evaluations = read_metrics(reference, EpochLine), read_metrics(other, EpochLine)
-    if len(evaluations[0]) != len(evaluations[1]):
-        return f"{len(evaluations[0])} and {len(evaluations[1])} evaluations, while every step's loss agrees"
-    for one, two in zip(*evaluations, strict=True):
-        if one.train_accuracy != two.train_accuracy:
-            return (
-                f"epoch {one.epoch}: train_accuracy is {one.train_accuracy} and {two.train_accuracy}, while every"
-                " step's loss agrees: check how correct answers are counted in training"
-            )
-        for name in ("test_count", "test_correct", "test_loss"):
-            values = getattr(one, name), getattr(two, name)
-            if not math.isclose(*values, rel_tol=tolerance, abs_tol=tolerance):
-                return (
-                    f"{OF_EVALUATION} after epoch {one.epoch}: {name} is {values[0]} and {values[1]}, while every"
-                    f" step's loss agrees: suspect {suspects_of_evaluation(config)}"
-                )
+    steps = [result.num_steps for result in results]
+    for what, (one, two) in {"steps": steps, "evaluations": list(map(len, evaluations))}.items():
+        if one != two:
+            return f"{one} and {two} {what}, while the losses of the steps that both took agree"
+    for reference_line, line in zip(*evaluations, strict=True):
+        for name in ("train_accuracy", "test_count", "test_correct", "test_loss"):
+            values = getattr(reference_line, name), getattr(line, name)
+            if math.isclose(*values, rel_tol=tolerance, abs_tol=tolerance):
+                continue
+            found = f"epoch {line.epoch}: {name} is {values[0]} and {values[1]}, while every step's loss agrees"
+            if name == "train_accuracy":
+                return f"{found}: check how correct answers are counted in training"
+            return f"{OF_EVALUATION} after {found}: suspect {suspects_of_evaluation(config)}"
     return None
 
 
@@ -178,66 +161,45 @@ def _read_first_batch(folder: Path) -> Arrays:
 def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: ModelName) -> str | None:
     """Names the first layer whose output differs, else every parameter whose gradient differs."""
     layers = [INPUT, *layer_names(LAYERS[model])]  # a safetensors file does not keep the order
-    for kind in ("activation", "gradient"):
-        of_layer = {layer: f"{kind}.{layer}" for layer in layers}
-        names = [
-            name for layer in layers for name in sorted(reference) if of_layer[layer] in (name, name.rpartition(".")[0])
-        ]
-        faults = []
-        for name in names:
-            if name not in other:  # a layer that could not be watched there
-                continue
-            one, two = reference[name], other[name]
-            if one.shape != two.shape:
-                faults.append(f"{name} has shape {one.shape} and {two.shape}")
-                continue
-            difference = np.abs(one - two).max() / max(np.abs(one).max(), np.finfo(one.dtype).tiny)
-            if not difference <= tolerance:
-                faults.append(f"{name} differs by {difference:.1e}")
-        if faults and faults[0].startswith(of_layer[INPUT]):
-            suspects = _suspects_of_input(reference.get(of_layer[INPUT]), other.get(of_layer[INPUT]), tolerance)
-            return f"first batch: the network's {faults[0].partition('.')[2]}: suspect {suspects}"
-        if faults and kind == "activation":
-            layer = faults[0].split()[0].partition(".")[2]
-            unseen = [
-                name for name in layers[: layers.index(layer)] if of_layer[name] not in reference.keys() & other.keys()
-            ]
-            or_these = f", or {', '.join(unseen)}, which could not be watched" if unseen else ""
-            return f"first batch: {faults[0]}, the layers before it agree: suspect that layer{or_these}"
-        if faults:
-            return f"first batch: all activations agree, but {'; '.join(faults)}: suspect the loss or the backward pass"
+    both = sorted(reference.keys() & other.keys())  # a layer may not have been watched
+    for layer in layers:
+        if not (fault := _difference(reference, other, f"activation.{layer}", tolerance)):
+            continue
+        if layer == INPUT:
+            return (
+                f"first batch: the network's {fault.partition('.')[2]}: suspect the examples of the batch, their"
+                " normalisation, or augmentation"
+            )
+        unseen = [name for name in layers[: layers.index(layer)] if f"activation.{name}" not in both]
+        or_these = f", or {', '.join(unseen)}, which could not be watched" if unseen else ""
+        return f"first batch: {fault}, the layers before it agree: suspect that layer{or_these}"
+    gradients = [name for layer in layers for name in both if name.rpartition(".")[0] == f"gradient.{layer}"]
+    if faults := [fault for name in gradients if (fault := _difference(reference, other, name, tolerance))]:
+        return f"first batch: all activations agree, but {'; '.join(faults)}: suspect the loss or the backward pass"
     return None
 
 
-def _suspects_of_input(one: NDArray[Any] | None, two: NDArray[Any] | None, tolerance: float) -> str:
-    if one is not None and two is not None and one.shape == two.shape:
-        apart = np.abs(one - two)
-        share, apart = float(np.mean(apart > tolerance)), apart[apart > tolerance]
-        if share < 1 and np.ptp(apart) <= SAME * apart.max():
-            return f"an integer type such as int8 for uint8: {share:.0%} of the values differ, all by {apart.max():.3g}"
-    return SUSPECTS_OF_INPUT
-
-
-def _delay(losses: tuple[list[float], list[float]], step: int, tolerance: float) -> str | None:
-    """Whether all losses from `step` on are those of the step before it."""
-    of_reference, of_other = (np.array(values[: min(map(len, losses))]) for values in losses)
-    late = loss_differences(of_reference[step - 1 : -1].tolist(), of_other[step:].tolist())
-    if len(late) and late.max() <= tolerance:
-        return "each loss is that of the step before: check how losses are fetched and recorded"
-    return None
+def _difference(reference: Arrays, other: Arrays, name: str, tolerance: float) -> str | None:
+    """How an array differs, in words; None if it does not, or if it is missing in one of them."""
+    one, two = reference.get(name), other.get(name)
+    if one is None or two is None:
+        return None
+    if one.shape != two.shape:
+        return f"{name} has shape {one.shape} and {two.shape}"
+    difference = np.abs(one - two).max() / max(np.abs(one).max(), np.finfo(one.dtype).tiny)
+    return None if difference <= tolerance else f"{name} differs by {difference:.1e}"
 
 
 def _suspect_step(step: int, plan: Plan, config: TrainConfig) -> str:
     """The likely cause: what is new in the first step that differs, since all steps before it are equal."""
     if step == 1:
         return "the first, before any update: suspect initial weights, the first batch, the network or the loss"
-    in_epoch = (step - 1) % plan.steps_per_epoch + 1
     if plan.count(step) < plan.examples_per_step:
         return (
             f"its batch is the epoch's incomplete last one, {plan.count(step)} of {plan.examples_per_step} examples:"
             " check how an incomplete batch is weighted"
         )
-    if in_epoch == 1:
+    if plan.epoch_of(step) > plan.epoch_of(step - 1):
         return (
             "the first of its epoch: suspect the order of examples or their random draws, which are new in"
             " every epoch, or the update from the incomplete batch before it"
@@ -245,16 +207,14 @@ def _suspect_step(step: int, plan: Plan, config: TrainConfig) -> str:
     if step == 2:
         clipping = ", their clipping" if config.gradient_clip_val is not None else ""
         return f"the first after an update: suspect the gradients{clipping} or the update rule"
-    rates = set(learning_rates(config, plan)[: step - 1])
-    changed = "the learning rate has changed by then" if len(rates) > 1 else "the learning rate is constant"
-    return f"after {step - 1} updates, and {changed}: suspect {suspects_of_update(config)}"
+    changed = len(set(learning_rates(config, plan)[: step - 1])) > 1
+    rate = "the learning rate has changed by then" if changed else "the learning rate is constant"
+    return f"after {step - 1} updates, and {rate}: suspect {suspects_of_update(config)}"
 
 
 # --- What to suspect: the parts that a configuration uses ---
 
 INPUT = "input"  # of the network, as the name of an activation
-SAME = 1e-6  # relative: differences between inputs that are as close as this are the same
-SUSPECTS_OF_INPUT = "the examples of the batch, their normalisation, or augmentation"
 
 
 def suspects_in_use(parts: Mapping[str, object]) -> list[str]:

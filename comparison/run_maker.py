@@ -34,12 +34,11 @@ from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.prove.audits import choose_audited_steps, is_audited, make_audits
 from comparison.run.devices import same_devices
-from comparison.run.follower import Follower
-from comparison.run.groups import run_groups
-from comparison.run.integrity import check_name
 from comparison.run.load_meter import QUIETER, busiest_programs, quiet
 from comparison.run.program import Ended, Program
-from comparison.run.store import Run, store_run
+from comparison.run.runner import Follower, run_programs
+from comparison.run.store import Run, check_name, store_run
+from comparison.run.turns import run_in_turns
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
 
@@ -84,24 +83,20 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
 
 
 def _check(options: CompareConfig, config: TrainConfig) -> None:
+    """Raises UserError for an option that some run can't follow."""
     options.check_implementations()
     check_loggers(options.logger)
     options.interpreters()
-    variants = make_variants(options, config)
-    for variant in variants:
-        _check_nodes(variant.config)
+    for variant in make_variants(options, config):
+        nodes = variant.config.nodes
+        if nodes > int(os.environ.get("SLURM_JOB_NUM_NODES", "1")):
+            raise UserError(
+                f"--num-nodes {nodes}: needs a Slurm job with so many nodes:"
+                f" sbatch --nodes={nodes} launch/slurm/compare.slurm"
+            )
+        if nodes > 1 and variant.config.devices == "auto":
+            raise UserError(f"--num-nodes {nodes}: needs --devices N, the number of devices of each node")
         Experiment.make(variant.config)
-
-
-def _check_nodes(config: TrainConfig) -> None:
-    """Raises UserError if the runs need more nodes than the Slurm job in which this program runs."""
-    if config.nodes > int(os.environ.get("SLURM_JOB_NUM_NODES", "1")):
-        raise UserError(
-            f"--num-nodes {config.nodes}: needs a Slurm job with so many nodes:"
-            f" sbatch --nodes={config.nodes} launch/slurm/compare.slurm"
-        )
-    if config.nodes > 1 and config.devices == "auto":
-        raise UserError(f"--num-nodes {config.nodes}: needs --devices N, the number of devices of each node")
 
 
 def default_modes(options: CompareConfig, config: TrainConfig, console: Console) -> list[Mode]:
@@ -120,14 +115,10 @@ def default_modes(options: CompareConfig, config: TrainConfig, console: Console)
 
 def _say_too_many(options: CompareConfig, config: TrainConfig, console: Console) -> None:
     """Warns of more threads than cores on this machine, while there is still time to end the comparison."""
-    configs = [variant.config for variant in make_variants(options, config)]
-    if config.accelerator != "cpu":
-        return
-    asked = dict.fromkeys((config.devices, config.threads_per_device) for config in configs)
-    for devices, threads in asked:
-        if crowding := too_many_threads(
-            1 if devices == "auto" else devices, 1 if threads == "auto" else threads, num_cores()
-        ):
+    configs = [variant.config for variant in make_variants(options, config) if config.accelerator == "cpu"]
+    for asked in dict.fromkeys((config.devices, config.threads_per_device) for config in configs):
+        devices, threads = (1 if number == "auto" else number for number in asked)
+        if crowding := too_many_threads(devices, threads, num_cores()):
             console.print(f"note: {crowding}", soft_wrap=True)
 
 
@@ -150,10 +141,7 @@ def check_data(variants: Sequence[Variant], runs: Sequence[Run]) -> None:
 def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:
     """Each variant with the best of the learning rates that it was tuned over; unchanged if it was not tuned.
 
-    The criteria for the best rate, the most important first: the most seeds that finished; the most seeds that reached
-    the target accuracy; the fewest epochs until then, on average; the highest mean test accuracy; the lowest mean test
-    loss. Without a target, the second and the third do not apply. A variant that has already been run for the tables
-    keeps the rate of these runs.
+    A variant that has already been run for the tables keeps the rate of these runs.
 
     Raises:
       UserError: no rate could be trained for a variant.
@@ -170,28 +158,25 @@ def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | Non
             if run.result and run.result.config.learning_rate:
                 rates.setdefault(run.result.config.learning_rate, []).append(run)
         if not rates:
-            raise UserError(
-                f"--sweep-learning-rate: none of the rates could be trained for {variant.name}: {_failure(searches)}"
-            )
+            why = ": ".join([str(searches[0].record.failure), *searches[0].last_log_lines(1)])
+            raise UserError(f"--sweep-learning-rate: none of the rates could be trained for {variant.name}: {why}")
         used = [run.result.config.learning_rate for run in of_variant if run.result and not run.record.rate_search]
-
-        def merit(rate: float, rates: dict[float, list[Run]] = rates) -> tuple[float, ...]:
-            results = [run.result for run in rates[rate] if run.result]
-            reached = [epochs for run in rates[rate] if (epochs := run.epochs_to(target_accuracy)) is not None]
-            accuracy = sum(result.test_accuracy for result in results) / len(results)
-            loss = sum(result.test_loss for result in results) / len(results)
-            mean_epochs = sum(reached) / len(reached) if reached else 0.0
-            return len(results), len(reached), -mean_epochs, accuracy, -loss
-
-        best = used[0] if used else max(rates, key=merit)
+        best = used[0] if used else max(rates, key=lambda rate: _merit(rates[rate], target_accuracy))
         chosen.append(Variant(variant.values, variant.config.replace(learning_rate=best)))
     return chosen
 
 
-def _failure(runs: list[Run]) -> str:
-    """Why the first of the runs failed, with the last line of its log if there is one."""
-    words = runs[0].last_log_lines(1)
-    return f"{runs[0].record.failure}{': ' + words[0] if words else ''}"
+def _merit(runs: Sequence[Run], target_accuracy: float | None) -> tuple[float, ...]:
+    """Criteria for the runs of a rate that have succeeded, the most important first; the larger, the better.
+
+    They are the seeds that finished; the seeds that reached the target accuracy; the mean epochs until then, the fewer
+    the better; the mean test accuracy; the mean test loss. Without a target, the second and the third do not apply.
+    """
+    results = [run.result for run in runs if run.result]
+    reached = [epochs for run in runs if (epochs := run.epochs_to(target_accuracy)) is not None]
+    accuracy = statistics.fmean(result.test_accuracy for result in results)
+    loss = statistics.fmean(result.test_loss for result in results)
+    return len(results), len(reached), -statistics.fmean(reached or [0.0]), accuracy, -loss
 
 
 # --- Runs ---
@@ -200,8 +185,8 @@ SURE_TURNS = 3  # disturbed ones, before it is told: a single one may be chance
 
 
 @dataclass
-class RunMaker(Follower):
-    """Runs programs and follows them, see `Follower`.
+class RunMaker:
+    """Makes the runs of a comparison, and follows them.
 
     Attributes:
       folder: the comparison's folder.
@@ -218,20 +203,26 @@ class RunMaker(Follower):
     _disturbed: list[float] = field(default_factory=list)  # load by others in each disturbed turn so far
 
     def make(self, jobs: Sequence[Job]) -> None:
-        """Makes the missing runs. The runs of a round form pairs, so they run one after the other on one machine."""
-        options, missing = self.request.options, {job.path for job in self.missing}
-        groups = []
+        """Makes the missing runs, round by round.
+
+        The runs of a round form pairs: they train in turns or, on several nodes and with --turns never, one after the
+        other.
+        """
+        options, follower = self.request.options, Follower(self._ended, self._started, self._see)
+        missing = {job.path for job in self.missing}
         for _, of_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
             in_round = [job for job in of_round if job.path in missing]
             audited_steps = self._audited_steps(in_round[0]) if in_round else ()
-            group = []
+            programs = []
             for job in in_round:
                 run_dir = self.folder.absolute() / job.path
                 self._jobs[run_dir] = job
                 config, is_first = job.config.replace(run_dir=run_dir), job.contender == contenders(options)[0]
-                group.append(Program.of(self.request, job.implementation, config, is_first, audited_steps))
-            groups.append(group)
-        run_groups(groups, 1, options.timeout, self, turns=options.turns == "auto")
+                programs.append(Program.of(self.request, job.implementation, config, is_first, audited_steps))
+            if options.turns == "auto" and len(programs) > 1 and not any(program.starter for program in programs):
+                run_in_turns(programs, options.timeout, follower)
+            else:
+                run_programs(programs, options.timeout, follower)
 
     def _audited_steps(self, job: Job) -> tuple[int, ...]:
         """The steps to audit in all runs of the job's round. Nobody can know them earlier."""
@@ -261,7 +252,7 @@ class RunMaker(Follower):
         ended = {run.shown_dir(self.folder): run for run in self.runs}
         return further_rounds(self.request.options, variants, lambda job: ended.get(str(job.path)))[1]
 
-    def started(self, program: Program) -> None:
+    def _started(self, program: Program) -> None:
         if program.run_dir not in self._jobs:  # the first row once more, for a further group of the round
             self._jobs[program.run_dir] = self._jobs[program.run_dir.with_suffix("")]
             self.view.more(1)
@@ -269,7 +260,7 @@ class RunMaker(Follower):
         self.missing = [missing for missing in self.missing if missing.path != job.path]
         self.view.start(job, self.missing)
 
-    def see(self, program: Program, line: MetricsLine) -> None:
+    def _see(self, program: Program, line: MetricsLine) -> None:
         job = self._jobs[program.run_dir]
         if isinstance(line, PlanLine):
             check_name(line.implementation, job.implementation)
@@ -301,7 +292,7 @@ class RunMaker(Follower):
             f" they disturb are {follows}; {QUIETER}"
         )
 
-    def ended(self, program: Program, ended: Ended) -> None:
+    def _ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]
         run = store_run(job, program, ended)
         if run.result and program.audited_steps:

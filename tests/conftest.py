@@ -4,6 +4,7 @@ The test process itself imports no framework, because two frameworks must never 
 """
 
 import csv
+import functools
 import os
 import re
 import shutil
@@ -141,6 +142,13 @@ def train(implementation, run_dir, *options, **arguments):
     """Runs `python -m <implementation>_impl` to its end, as `run_program` does; returns the run folder."""
     run_program(implementation, "--run-dir", run_dir, *CPU, *options, **arguments)
     return Path(run_dir)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """(implementation, *options) -> run folder, as `train` returns it; each run is made once for all tests."""
+    folder = tmp_path_factory.mktemp
+    return functools.cache(lambda implementation, *options: train(implementation, folder(implementation), *options))
 
 
 def steps_taken(run_dir):

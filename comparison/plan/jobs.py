@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from common.implementations import implementation_title, modes_of
-from common.platform.cli import as_typed, complaint, option_name
+from common.platform.cli import as_typed, complaint
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
 from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, options_of_kind
@@ -117,15 +117,16 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
     Raises:
       UserError: a sweep is not valid, an option does not accept a value, or there are too many runs.
     """
-    swept: dict[str, list[str]] = {}
+    swept: dict[str, list[str]] = {}  # option without the leading dashes -> values
     for item in options.sweep:
-        field, values = _parse(item)
-        if field in swept:
-            raise UserError(f"--sweep {item}: {field.replace('_', '-')} is swept twice")
-        swept[field] = values
-    if "scaling" in options.model_fields_set and not {option_name(field)[2:] for field in swept} & {*SCALED}:
+        name, values = _parse(item)
+        if name in swept:
+            raise UserError(f"--sweep {item}: {name} is swept twice")
+        swept[name] = values
+    is_scaled = bool(swept.keys() & {*SCALED})
+    if "scaling" in options.model_fields_set and not is_scaled:
         raise UserError(f"--scaling {options.scaling}: needs --sweep {' or '.join(f'{name}=N,N' for name in SCALED)}")
-    if options.rates and "learning_rate" in swept:
+    if options.rates and "learning-rate" in swept:
         raise UserError("--sweep-learning-rate: no rates to choose from where a sweep sets the learning rate itself")
     if (count := math.prod(map(len, swept.values()))) > MAX_RUNS:
         raise UserError(f"--sweep: {count:,} variants; {MAX_RUNS:,} at most")
@@ -133,21 +134,21 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
     for combination in itertools.product(*swept.values()):
         texts = dict(zip(swept, combination, strict=True))
         try:
-            config = spelled_out(base.replace(**{field: _value(field, text) for field, text in texts.items()}))
+            config = spelled_out(base.replace(**{_field(name): _value(name, text) for name, text in texts.items()}))
         except ValidationError as error:
-            raise UserError(f"--sweep {_name(texts)}: {complaint(error.errors()[0])}") from None
+            shown = " ".join(f"{name}={text}" for name, text in texts.items())
+            raise UserError(f"--sweep {shown}: {complaint(error.errors()[0])}") from None
         if "devices" in swept and config.accelerator == "cpu" and config.threads_per_device == "auto":
             # Every replica gets the same share of the machine: more replicas use more of it, as with GPUs.
             most = max(map(int, swept["devices"]))
             config = config.replace(threads_per_device=max(1, num_cores() // most))
         count = config.nodes * (1 if config.devices == "auto" else config.devices)
-        scalings = {"both": ["strong", "weak"]}.get(options.scaling, [options.scaling])
-        for scaling in scalings if {option_name(field)[2:] for field in swept} & {*SCALED} else [""]:
-            scaled, shown = config, {**texts, "scaling": scaling} if scaling else texts
-            if scaling == "weak":
-                if count == 1 and len(scalings) > 1:
-                    continue  # the same run as in strong scaling
-                scaled = config.replace(batch_size=config.batch_size * count)
+        scalings = {"both": ["strong", "weak"]}.get(options.scaling, [options.scaling]) if is_scaled else [""]
+        for scaling in scalings:
+            values_shown = texts | ({"scaling": scaling} if scaling else {})
+            if scaling == "weak" and len(scalings) > 1 and count == 1:
+                continue  # the same run as in strong scaling
+            scaled = config.replace(batch_size=config.batch_size * count) if scaling == "weak" else config
             if options.sweep_learning_rate == ["linear"]:
                 # Goyal et al. 2017, "Accurate, Large Minibatch SGD": the rate is proportional to the batch size.
                 assert scaled.learning_rate is not None
@@ -156,7 +157,7 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
                     scaled = scaled.replace(learning_rate=rate)
                 except ValidationError as error:
                     raise UserError(f"--sweep-learning-rate linear: {rate:g} {complaint(error.errors()[0])}") from None
-            variants.append(Variant(tuple((field.replace("_", "-"), text) for field, text in shown.items()), scaled))
+            variants.append(Variant(tuple(values_shown.items()), scaled))
     if options.sweep_learning_rate != ["keep"] and len({variant.config.examples_per_step for variant in variants}) < 2:
         given = as_typed(options.sweep_learning_rate)
         raise UserError(f"--sweep-learning-rate {given}: no sweep changes the batch size")
@@ -220,41 +221,38 @@ def _rotated(items: Sequence[Any], turn: int) -> Sequence[Any]:
 
 
 def _parse(item: str) -> tuple[str, list[str]]:
-    """`batch-size=32,64` -> ("batch_size", ["32", "64"])."""
+    """`batch-size=32,64` -> ("batch-size", ["32", "64"])."""
     option, found, text = item.partition("=")
-    field = option.removeprefix("--").replace("-", "_")
+    name = option.removeprefix("--").replace("_", "-")
     values = [value.strip() for value in text.split(",")]
-    if not field or not found or not all(values):
+    if not name or not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
-    swept = {*options_of_kind(TrainingOptions, *TRAINED)}
     # A shape and stages are several values.
-    if field not in swept - {"image_shape", "stages"}:
+    if _field(name) not in {*options_of_kind(TrainingOptions, *TRAINED)} - {"image_shape", "stages"}:
         others = {
-            "seed": "seeds have an option of their own, --seeds",
-            "mode": "--mode plain tuned makes a row of each",
+            "seed": "; seeds have an option of their own, --seeds",
+            "mode": "; --mode plain tuned makes a row of each",
         }
-        instead = f"; {others[field]}" if field in others else ""
-        raise UserError(f"--sweep {item}: {option_name(field)} cannot be swept{instead}")
-    if option_name(field)[2:] in SCALED and not all(value.isdigit() and int(value) for value in values):
-        raise UserError(f"--sweep {item}: should be numbers of {field.removeprefix('num_')}")
+        raise UserError(f"--sweep {item}: --{name} cannot be swept{others.get(name, '')}")
+    if name in SCALED and not all(value.isdigit() and int(value) for value in values):
+        raise UserError(f"--sweep {item}: should be numbers of {name.removeprefix('num-')}")
     texts: dict[str, str] = {}  # value -> its text
     for text in values:
-        value = repr(_value(field, text))
+        value = repr(_value(name, text))
         if value in texts:
             raise UserError(f"--sweep {item}: {texts[value]} and {text} are the same value")
         texts[value] = text
-    return field, values
+    return name, values
 
 
-def _value(field: str, text: str) -> Any:
+def _field(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _value(name: str, text: str) -> Any:
     """The value of `text` for this option. Raises UserError if the option does not accept it."""
-    annotation = TrainingOptions.model_fields[field]
+    annotation = TrainingOptions.model_fields[_field(name)].rebuild_annotation()
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(annotation.rebuild_annotation())
-        return adapter.validate_python(text)
+        return TypeAdapter[Any](annotation).validate_python(text)
     except ValidationError as error:
-        raise UserError(f"--sweep {field.replace('_', '-')}={text}: {complaint(error.errors()[0])}") from None
-
-
-def _name(texts: dict[str, str]) -> str:
-    return " ".join(f"{field.replace('_', '-')}={text}" for field, text in texts.items())
+        raise UserError(f"--sweep {name}={text}: {complaint(error.errors()[0])}") from None

@@ -32,6 +32,7 @@ RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
 REPORT_WITH: tuple[Kind, ...] = ("reading",)
 
 FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
+LISTS = ("seeds", "implementations", "mode")  # options of which --resume may add values
 
 
 def _is_name(value: str) -> str:
@@ -194,13 +195,8 @@ class CompareConfig(TrainingOptions):
 
     @model_validator(mode="after")
     def _compares(self) -> Self:
-        several: dict[str, list[Any]] = {
-            "seeds": self.seeds,
-            "sweep_learning_rate": self.rates,
-            "implementations": self.implementations,
-            "mode": self.mode,
-        }
-        for name, values in several.items():
+        for name in (*LISTS, "sweep_learning_rate"):
+            values = getattr(self, name)
             if twice := [value for value in values if values.count(value) > 1]:
                 raise ValueError(f"{option_name(name)} {twice[0]}: named twice")
         if len(self.sweep_learning_rate) > 1 and self.rates != self.sweep_learning_rate:
@@ -210,9 +206,8 @@ class CompareConfig(TrainingOptions):
                 f"--repeats {self.repeats}: with --ratio-within, {FIRST_ROUNDS} rounds are run in any case; give the"
                 " largest number of rounds to run, such as --repeats 20"
             )
-        named = [
-            option_name(name) for name in options_of_kind(CompareConfig, "folder") if getattr(self, name) is not None
-        ]
+        folders = options_of_kind(CompareConfig, "folder")
+        named = [option_name(name) for name in folders if getattr(self, name) is not None]
         if len(named) > 1:
             raise ValueError(f"{named[0]} and {named[1]}: give only one of them")
         return self
@@ -246,8 +241,8 @@ class CompareConfig(TrainingOptions):
 
     def check_implementations(self) -> None:
         """Raises UserError for a name without an implementation, a folder NAME_impl."""
-        known = sorted(path.parent.name.removesuffix("_impl") for path in REPOSITORY.glob("*_impl/__main__.py"))
-        known = sorted({*known, *IMPLEMENTATIONS})
+        folders = (path.parent.name for path in REPOSITORY.glob("*_impl/__main__.py"))
+        known = sorted({*IMPLEMENTATIONS, *(name.removesuffix("_impl") for name in folders)})
         for name in self.implementations:
             if name not in known:
                 raise UserError(f"--implementations {name}: not one of {', '.join(known)}")
@@ -276,18 +271,11 @@ class CompareConfig(TrainingOptions):
         Raises:
           UserError: a given option differs from the stored one, and must not.
         """
-        given = {
-            name: getattr(self, name)
-            for name in self.model_fields_set
-            if name not in options_of_kind(CompareConfig, "folder") and getattr(self, name) != getattr(stored, name)
-        }
+        named = self.model_fields_set - {*options_of_kind(CompareConfig, "folder")}
+        given = {name: getattr(self, name) for name in named if getattr(self, name) != getattr(stored, name)}
         stored_values = stored.model_dump(exclude_unset=True)
-        for name, had in (
-            ("seeds", stored.seeds),
-            ("implementations", stored.implementations),
-            ("mode", stored.mode),
-        ):
-            if name in given and not set(given[name]) >= set(had):
+        for name in LISTS:
+            if name in given and not set(given[name]) >= set(had := getattr(stored, name)):
                 raise UserError(
                     f"{option_name(name)} {as_typed(given[name])}: the comparison in {folder} has {as_typed(had)}; list"
                     " these too, together with the new ones"

@@ -42,12 +42,13 @@ from common.spec.options import TrainConfig
 from common.spec.state import ScaleState, TrainState
 from common.spec.update_rule import LossScaling
 from comparison.lockstep import ROUNDOFF, suspects_of_evaluation
-from comparison.prove.causes import WrongStep, cause_of_evaluation
-from comparison.prove.differences import Difference, compare, compute_steps, finish_steps, norm, numbers
+from comparison.prove.causes import cause_of_step
+from comparison.prove.differences import Difference, compare, compute_steps, finish_steps, numbers
 from comparison.prove.reference import evaluate
 
 AUDITS_FILE = "audits.json"
 MOST_STEPS = 7  # audited steps of a run
+MOST_BYTES = 2**28  # of the states of a run in 64 bits
 MOST_FLOPS = 4e10  # of all audited steps of a run, if one needs less: about five seconds on two cores
 BYTES = 96  # of memory for each output of a layer: itself, what was multiplied, their errors; a kernel's nine inputs
 PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
@@ -75,14 +76,13 @@ class Audit(BaseModel):
     last_step: Count
     of_evaluation: bool = False
     same: bool | None
-    difference: float = Field(ge=0, allow_inf_nan=False)
-    explained: float = Field(ge=0, allow_inf_nan=False)
+    difference: float = Field(0.0, ge=0, allow_inf_nan=False)
+    explained: float = Field(0.0, ge=0, allow_inf_nan=False)
     note: str | None = None
 
     @classmethod
     def unproved(cls, step: int, why: str, of_evaluation: bool = False) -> Self:
-        span = {"first_step": step, "last_step": step, "of_evaluation": of_evaluation}
-        return cls(**span, same=None, difference=0, explained=0, note=why)
+        return cls(first_step=step, last_step=step, of_evaluation=of_evaluation, same=None, note=why)
 
     @property
     def what(self) -> str:
@@ -114,11 +114,9 @@ class Audits(BaseModel):
 
     def proves(self, steps: int) -> bool:
         """Whether each of the first `steps` steps is proved, and the last evaluation."""
-        proved = {
-            number for audit in self.steps if audit.same for number in range(audit.first_step, audit.last_step + 1)
-        }
-        evaluated = [audit.same for audit in self.evaluations]
-        return bool(evaluated) and all(evaluated) and proved >= set(range(1, steps + 1))
+        right = [range(audit.first_step, audit.last_step + 1) for audit in self.steps if audit.same]
+        evaluated = bool(self.evaluations) and all(audit.same for audit in self.evaluations)
+        return evaluated and {*chain(*right)} >= {*range(1, steps + 1)}
 
     @property
     def different(self) -> list[Audit]:
@@ -128,8 +126,6 @@ class Audits(BaseModel):
 
 # --- Which steps ---
 
-MOST_OTHERS = 6  # further states that the cause of a difference is looked for in
-
 
 def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ...]:
     """The steps to be audited, the same for all runs of a round.
@@ -138,38 +134,32 @@ def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple
     one of an epoch, whose batch may be smaller, and the first one of the next; a step in which the learning rate
     changes, and one after a checkpoint; and others at random.
     """
-    plan, config = experiment.plan, experiment.config
+    plan, every = experiment.plan, experiment.config.checkpoint_every
     steps = range(plan.first_step, plan.total_steps + 1)
     flops = PASSES * experiment.network.flops_per_image * plan.examples_per_step
     number = min(MOST_STEPS, max(1, int(MOST_FLOPS // flops)), len(steps))
     ends = [plan.last_step(epoch) for epoch in range(plan.epochs_done + 1, plan.num_epochs)]
-    end = chance.choice(ends) if ends else steps[-1]
+    end = chance.choice(ends or [steps[-1]])
     rates = experiment.update_rule.learning_rates
     changed = [step for step in steps[1:] if rates[step - 1] != rates[step - 2]]
-    every = plan.steps_per_epoch if config.checkpoint_every == "epoch" else config.checkpoint_every
-    saved = [step for step in steps if every is not None and step > every and (step - 1) % every == 0]
+    interval = plan.steps_per_epoch if every == "epoch" else every
+    saved = [step for step in steps if interval and step > interval and (step - 1) % interval == 0]
     wanted = [
         *chance.sample((steps[0], steps[-1]), 2),
-        end,
-        end + 1,
+        *(end, end + 1),
         *chance.sample(changed, min(1, len(changed))),
         *chance.sample(saved, min(1, len(saved))),
-        *chance.sample(steps, min(number, len(steps))),
+        *chance.sample(steps, number),
     ]
     return tuple(sorted([step for step in dict.fromkeys(wanted) if step in steps][:number]))
 
 
 def audited_steps_around(plan: Plan, step: int) -> tuple[int, ...]:
-    """The steps to be audited in a run that suddenly parts from another one at `step`, with some ends of epochs.
+    """The steps to be audited in a run that suddenly parts from another one at `step`.
 
     A mistake shows in the loss of the step in which it is made, or of the next one.
     """
-    ends = [plan.last_step(epoch) for epoch in range(1, plan.epoch_of(step) + 1)]
-    near = range(max(plan.first_step, step - 2), min(plan.total_steps, step + 1) + 1)
-    return tuple(sorted({*near, *ends[-MOST_OTHERS:]}))
-
-
-MOST_BYTES = 2**28  # of the states of a run in 64 bits
+    return tuple(range(max(plan.first_step, step - 2), min(plan.total_steps, step + 1) + 1))
 
 
 def audited_steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
@@ -195,33 +185,26 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
       UserError: a file of the run can't be read.
     """
     begun = time.monotonic()
-    result, losses = read_result(run_dir), read_step_losses(run_dir)
-    experiment = with_checkpoint(Experiment.make(result.config))
+    losses = read_step_losses(run_dir)
+    experiment = with_checkpoint(Experiment.make(read_result(run_dir).config))
     steps: list[Audit] = []
     latest = first_state(experiment)
     for first, last in _spans(run_dir):
         if only is not None and not any(first <= step <= last for step in only):
             continue
-        found = any(audit.same is False for audit in steps)
         try:
             before, after = (_state(experiment, run_dir, step) for step in (first - 1, last))
         except UserError as error:  # such as a weight that is not finite
             steps.append(Audit.unproved(last, str(error)))
             continue
-        if (
-            latest.scale
-            and latest.step < before.step
-            and (fault := _scaling_fault(latest, before, _trained(experiment)))
-            and fault[0] is False
-        ):
-            span = {"first_step": latest.step + 1, "last_step": before.step}
-            steps.append(Audit(**span, same=False, difference=0, explained=0, note=fault[1]))
+        if latest.step < before.step and (fault := _scaling_fault(experiment, latest, before)) and fault.same is False:
+            steps.append(fault)
         latest = after
         if (needed := BYTES * _outputs(experiment)) > psutil.virtual_memory().available:
             steps.append(Audit.unproved(last, f"it would need {needed / 2**30:.0f} GiB of memory"))
         else:
-            others = _other_states(experiment, run_dir, first - 1, last)
-            steps.append(_audit_step(experiment, before, after, others, losses, thorough=not found))
+            found = any(audit.same is False for audit in steps)
+            steps.append(_audit_step(experiment, before, after, losses, thorough=not found))
     for step in asked:
         if not any(audit.first_step <= step <= audit.last_step for audit in steps):
             steps.append(Audit.unproved(step, "the states before and after it were not kept"))
@@ -255,8 +238,7 @@ def steps_around_skipped(run_dirs: Iterable[Path]) -> set[int]:
 
 def read_audits(run_dir: Path) -> Audits | None:
     """The audits of a run; None if there are none. Raises UserError if they can't be read."""
-    path = run_dir / AUDITS_FILE
-    return read_json_model(Audits, path) if path.exists() else None
+    return read_json_model(Audits, run_dir / AUDITS_FILE) if is_audited(run_dir) else None
 
 
 def _outputs(experiment: Experiment) -> int:
@@ -267,30 +249,14 @@ def _outputs(experiment: Experiment) -> int:
 def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:
     """The first and the last step of each audited call, which mostly takes a single step."""
     for step in audited_state_steps(run_dir):
-        path = audited_state_path(run_dir, step)
-        text = read_safetensors_metadata(path).get(AUDITED, "")
-        if not text.isdecimal() or int(text) > step:
-            raise UserError(f"{path}: {AUDITED} is {text!a}, should be a number from 0 to {step}")
-        if int(text):
-            yield step - int(text) + 1, step
+        if number := int(read_safetensors_metadata(audited_state_path(run_dir, step)).get(AUDITED, 0)):
+            yield step - number + 1, step
 
 
 def _state(experiment: Experiment, run_dir: Path, step: int) -> TrainState:
     if step == experiment.plan.first_step - 1:
         return first_state(experiment)
-    path = audited_state_path(run_dir, step)
-    state = read_checkpoint_state(experiment, path)
-    if state.step != step:
-        raise UserError(f"{path}: is of step {state.step}")
-    return state
-
-
-def _other_states(experiment: Experiment, run_dir: Path, *steps: int) -> Iterator[TrainState]:
-    """Some states that the run has kept after other steps than these, the latest first."""
-    others = [step for step in audited_state_steps(run_dir) if step not in steps]
-    for step in others[: -MOST_OTHERS - 1 : -1]:
-        with suppress(UserError):  # it is damaged, so nothing can be said about it
-            yield _state(experiment, run_dir, step)
+    return read_checkpoint_state(experiment, audited_state_path(run_dir, step))
 
 
 def first_state(experiment: Experiment) -> TrainState:
@@ -299,69 +265,67 @@ def first_state(experiment: Experiment) -> TrainState:
         return experiment.state
     kind = np.float64 if experiment.config.precision == "64" else np.float32
     weights = {name: array.astype(kind) for name, array in experiment.initial_weights.items()}
-    trained = (parameter for parameter in experiment.network.parameters if parameter.trainable)
-    zeros = {parameter.name: np.zeros(parameter.shape, kind) for parameter in trained}
+    zeros = {name: np.zeros_like(weights[name]) for name in _trained(experiment)}
     scale = ScaleState(LossScaling().initial, 0, 0) if experiment.config.precision == "16-mixed" else None
     return TrainState(0, weights, dict.fromkeys(experiment.update_rule.rule.slots, zeros), scale)
+
+
+def _trained(experiment: Experiment) -> list[str]:
+    return [parameter.name for parameter in experiment.network.parameters if parameter.trainable]
 
 
 # --- A step ---
 
 
 def _audit_step(
-    experiment: Experiment,
-    before: TrainState,
-    after: TrainState,
-    others: Iterable[TrainState],
-    losses: Sequence[float],
-    thorough: bool,
+    experiment: Experiment, before: TrainState, after: TrainState, losses: Sequence[float], thorough: bool
 ) -> Audit:
     """Compares the state after a step, or after the steps of a call, with that of the reference.
 
     Args:
-      others: further states of the run.
       losses: of all steps of the run, as it has recorded them.
       thorough: whether a difference is tried with more errors, and its cause is looked for.
     """
-    span = {"first_step": before.step + 1, "last_step": after.step}
-    if before.scale and after.scale and (fault := _scaling_fault(before, after, _trained(experiment))):
-        return Audit(**span, same=fault[0], difference=0, explained=0, note=fault[1])
-    old, actual = numbers(before), numbers(after) | {"loss": np.array(losses[before.step : after.step])}
-    flops = PASSES * experiment.network.flops_per_image * experiment.plan.images(before.step + 1, after.step)
-    more = max(LEAST_SAMPLES, min(MOST_SAMPLES, int(10 * MOST_FLOPS // flops))) if thorough else 1
-
-    def compute(roundoff: float, seed: int) -> Arrays:
-        return compute_steps(experiment, before, after.step, roundoff=roundoff, seed=seed)
-
-    def finish(computed: Arrays) -> Arrays:
-        return finish_steps(experiment, before, after.step, computed)
-
+    if fault := _scaling_fault(experiment, before, after):
+        return fault
+    until = after.step
+    old, actual = numbers(before), numbers(after) | {"loss": np.array(losses[before.step : until])}
+    flops = PASSES * experiment.network.flops_per_image * experiment.plan.images(before.step + 1, until)
     # Each step rounds its results when it computes them, and when it stores them. The update rule needs about ten
     # operations, each of which rounds, to compute a change from gradients and slots.
-    rounding = ROUNDOFF["64" if experiment.config.precision == "64" else "32"] * (after.step - before.step)
+    rounding = ROUNDOFF["64" if experiment.config.precision == "64" else "32"] * (until - before.step)
     wanted, differences = compare(
-        compute, finish, actual, old, experiment.config, more, stored=2 * rounding, least={}, updated=10 * rounding
+        lambda roundoff, seed: compute_steps(experiment, before, until, roundoff=roundoff, seed=seed),
+        lambda computed: finish_steps(experiment, before, until, computed),
+        actual,
+        old,
+        experiment.config,
+        most_samples=max(LEAST_SAMPLES, min(MOST_SAMPLES, int(10 * MOST_FLOPS // flops))) if thorough else 1,
+        stored=2 * rounding,
+        updated=10 * rounding,
     )
     explained = _explained(differences, _trained(experiment))
     beyond = [difference for difference in differences if difference.is_beyond]
     worst = max(beyond or differences, key=lambda difference: difference.share)
+    same: bool | None = True
+    note: str | None = None
     if beyond and thorough:
-        step = WrongStep(experiment, before, after, others, losses, differences, wanted, actual)
-        same, note = False, step.cause()
+        same, note = False, cause_of_step(experiment, before, until, differences, wanted, actual)
     elif beyond:
         same, note = None, "differs, like one before it"
     elif explained > PROVABLE:
         same, note = None, f"rounding explains {explained:.0%} of what it changes"
-    else:
-        same, note = True, None
-    return Audit(**span, same=same, difference=worst.share, explained=explained, note=note)
+    return Audit(
+        first_step=before.step + 1,
+        last_step=until,
+        same=same,
+        difference=worst.share,
+        explained=explained,
+        note=note,
+    )
 
 
-def _trained(experiment: Experiment) -> set[str]:
-    return {parameter.name for parameter in experiment.network.parameters if parameter.trainable}
-
-
-def _explained(differences: Sequence[Difference], trained: set[str]) -> float:
+def _explained(differences: Sequence[Difference], trained: Sequence[str]) -> float:
     """The share of the step's change that rounding explains: of the weights or of a slot, whichever shows most.
 
     Args:
@@ -370,49 +334,41 @@ def _explained(differences: Sequence[Difference], trained: set[str]) -> float:
     shares = []
     for kind in {difference.name.partition(name)[0] for difference in differences for name in trained}:
         of_kind = [difference for difference in differences if difference.name.removeprefix(kind) in trained]
-        change = norm(np.array([difference.change for difference in of_kind]))
+        change = math.hypot(*(difference.change for difference in of_kind))
         if change:
-            shares.append(norm(np.array([difference.explained for difference in of_kind])) / change)
+            shares.append(math.hypot(*(difference.explained for difference in of_kind)) / change)
     return min(shares, default=0.0)
 
 
-def _scaling_fault(before: TrainState, after: TrainState, trained: set[str]) -> tuple[bool | None, str] | None:
-    """What is wrong with a skipped step, or with the scale after steps; None if nothing is, and none was skipped.
+def _scaling_fault(experiment: Experiment, before: TrainState, after: TrainState) -> Audit | None:
+    """What is wrong with a skipped step, or with the scale after steps; None if nothing is, and none was skipped."""
+    if not before.scale or not after.scale:
+        return None
+    rule, steps, skipped = LossScaling(), after.step - before.step, after.scale.skipped - before.scale.skipped
 
-    Args:
-      trained: names of the trained parameters, which a skipped step must not change.
-    """
-    assert before.scale and after.scale
-    steps, skipped = after.step - before.step, after.scale.skipped - before.scale.skipped
+    def fault(same: Literal[False] | None, note: str) -> Audit:
+        return Audit(first_step=before.step + 1, last_step=after.step, same=same, note=note)
+
     if skipped and steps > 1:
-        return None, "loss scaling skipped some of them"
-    expected = _scale_after(before.scale, steps)
+        return fault(None, "loss scaling skipped some of them")
     if skipped:
-        expected = ScaleState(before.scale.scale * LossScaling().backoff, 0, before.scale.skipped + 1)
+        scale, good_steps = before.scale.scale * rule.backoff, 0
+    else:
+        growths, good_steps = divmod(before.scale.good_steps + steps, rule.growth_interval)
+        scale = before.scale.scale * rule.growth**growths
     # Relative: PyTorch keeps the scale for one of several devices, in 32 bits.
-    if (
-        not math.isclose(after.scale.scale, expected.scale, rel_tol=1e-6)
-        or after.scale.good_steps != expected.good_steps
-    ):
-        actual, right = (f"{scale.scale:g}, for {scale.good_steps} steps," for scale in (after.scale, expected))
-        return False, f"the scale of the loss is {actual} and should be {right.rstrip(',')}"
+    if not math.isclose(after.scale.scale, scale, rel_tol=1e-6) or after.scale.good_steps != good_steps:
+        actual = f"{after.scale.scale:g}, for {after.scale.good_steps} steps"
+        return fault(False, f"the scale of the loss is {actual}, and should be {scale:g}, for {good_steps} steps")
     if not skipped:
         return None
     old, new = before.to_arrays(), after.to_arrays()
-    kept = [name for name in new if name.startswith("slots.") or name.removeprefix("weights.") in trained]
-    changed = [name for name in kept if not np.array_equal(new[name], old[name])]
-    return (
-        (False, f"loss scaling skipped it, but {changed[0]} has changed")
-        if changed
-        else (None, "loss scaling skipped it")
-    )
-
-
-def _scale_after(scale: ScaleState, steps: int) -> ScaleState:
-    """The scale after more steps of which none is skipped."""
-    rule = LossScaling()
-    growths, good_steps = divmod(scale.good_steps + steps, rule.growth_interval)
-    return ScaleState(scale.scale * rule.growth**growths, good_steps, scale.skipped)
+    trained = {f"weights.{name}" for name in _trained(experiment)}
+    kept = [name for name in new if name.startswith("slots.") or name in trained]
+    changed = next((name for name in kept if not np.array_equal(new[name], old[name])), None)
+    if changed:
+        return fault(False, f"loss scaling skipped it, but {changed} has changed")
+    return fault(None, "loss scaling skipped it")
 
 
 # --- Evaluations ---
@@ -453,18 +409,18 @@ def _audit_evaluation(
     wrong = [name for name, array in weights.items() if state and not np.array_equal(array, state.weights[name])]
     if wrong:
         words = f"{WEIGHTS_FILE} has other weights than those after the last step, in {wrong[0]}"
-        return Audit(**span, same=False, difference=1, explained=0, note=words)
+        return Audit(**span, same=False, difference=1, note=words)
+
+    actual: Arrays = {}
+    if is_last:
+        actual["scores"] = Predictions.read(run_dir).scores[:count].astype(np.float64)
+    if count == len(experiment.dataset.test_images):
+        actual |= {"loss": np.array([line.test_loss]), "correct": np.array([line.test_correct])}
 
     def compute(roundoff: float, seed: int) -> Arrays:
         evaluation = evaluate(experiment, weights, count, roundoff, seed)
-        arrays = {"scores": evaluation.scores} if is_last else {}
-        if count == len(experiment.dataset.test_images):
-            arrays |= {"loss": np.array([evaluation.loss]), "correct": np.array([float(evaluation.correct)])}
-        return arrays
+        return {name: evaluation[name] for name in actual}
 
-    actual = {"loss": np.array([line.test_loss]), "correct": np.array([float(line.test_correct)])}
-    if is_last:
-        actual["scores"] = Predictions.read(run_dir).scores[:count].astype(np.float64)
     least = {"correct": 1.0}  # a single answer may be near a tie
     wanted, differences = compare(
         compute, dict, actual, {}, config, MOST_SAMPLES, stored=2 * ROUNDOFF["32"], least=least
@@ -472,15 +428,12 @@ def _audit_evaluation(
     worst = max(differences, key=lambda difference: difference.size / max(difference.explained, 1e-300))
     note: str | None = None
     if worst.is_beyond:
-        cause = f"suspect {suspects_of_evaluation(config)}"
         words = "the predictions are not those of the weights"
         if worst.name == "correct":
             words = f"{line.test_correct} answers are correct, and should be {wanted['correct'][0]:.0f}"
         elif worst.name == "loss":
             words = f"the test loss is {line.test_loss:.6g}, and should be {wanted['loss'][0]:.6g}"
-            others = _other_states(experiment, run_dir, step)
-            cause = cause_of_evaluation(experiment, line.test_loss, worst.explained, others)
-        note = f"{words}: {cause}"
+        note = f"{words}: suspect {suspects_of_evaluation(config)}"
     return Audit(
         **span,
         same=not worst.is_beyond,

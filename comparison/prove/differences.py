@@ -11,6 +11,7 @@ but also those of the gradients, for which the update rule says what that change
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -66,10 +67,10 @@ def compare(
     actual: Arrays,
     old: Arrays,
     config: TrainConfig,
-    more: int,
+    most_samples: int,
     stored: float,
-    least: Mapping[str, float],
     updated: float = 0.0,
+    least: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Arrays, list[Difference]]:
     """The arrays of the reference, and the differences of each from them, with what rounding explains.
 
@@ -77,10 +78,9 @@ def compare(
       compute: from the size of the random errors and the seed of their random numbers to what these errors change.
       finish: from that to the arrays that are compared.
       old: the arrays before the step; what is not in it was zero.
-      more: how often the reference is computed with errors at most, until they explain the differences.
-      stored: the difference that is explained in any case, as a share of each array.
+      most_samples: how often the reference is computed with errors at most, until they explain the differences.
+      stored, updated: the difference that is explained in any case, as a share of each array, and of its change.
       least: of some arrays, the difference that is explained in any case.
-      updated: the difference that is explained in any case, as a share of each array's change.
     """
     number_format = number_format_of(config)
     errors = ERRORS[number_format] * ROUNDOFF[number_format]
@@ -90,36 +90,24 @@ def compare(
     # Of all samples, for each number.
     largest = {name: np.zeros_like(array) for name, array in exact.items()}
     explained = {name: np.zeros_like(array) for name, array in wanted.items()}
-    for seed in range(more):
+    for seed in range(most_samples):
         rounded = compute(errors, seed)
         largest = {name: np.maximum(most, np.abs(rounded[name] - exact[name])) for name, most in largest.items()}
         # Of several steps, each is moved in a direction of its own: rounding is not the same in all of them.
-        signs = np.random.default_rng(seed).choice((-1, 1), len(exact))
-        direction = dict(zip(dict.fromkeys(name.partition(".")[0] for name in exact), signs, strict=False))
-        above, below = (
-            finish(
-                {
-                    name: array + margin * direction[name.partition(".")[0]] * largest[name]
-                    for name, array in exact.items()
-                }
-            )
-            for margin in (MARGIN, -MARGIN)
-        )
+        steps = dict.fromkeys(name.partition(".")[0] for name in exact)
+        signs = dict(zip(steps, MARGIN * np.random.default_rng(seed).choice((-1, 1), len(steps)), strict=True))
+        moved = {name: signs[name.partition(".")[0]] * most for name, most in largest.items()}
+        above, below = (finish({name: array + sign * moved[name] for name, array in exact.items()}) for sign in (1, -1))
         # The slots' squares may change more between these two than at them, so the sample itself counts, too.
         for arrays, margin in ((finish(rounded), MARGIN), (above, 1.0), (below, 1.0)):
             explained = {
                 name: np.maximum(most, margin * np.abs(arrays[name] - wanted[name])) for name, most in explained.items()
             }
-        differences = [
-            Difference(
-                name,
-                norm(actual[name] - array),
-                stored * norm(array) + updated * change + least.get(name, 0.0) + norm(explained[name]),
-                change,
-            )
-            for name, array in wanted.items()
-            for change in [norm(array - old.get(name, np.zeros_like(array)))]
-        ]
+        differences = []
+        for name, array in wanted.items():
+            change = norm(array - old.get(name, np.zeros_like(array)))
+            bound = stored * norm(array) + updated * change + least.get(name, 0.0) + norm(explained[name])
+            differences.append(Difference(name, norm(actual[name] - array), bound, change))
         if not any(difference.is_beyond for difference in differences):
             break
     return wanted, differences

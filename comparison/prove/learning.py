@@ -9,7 +9,6 @@ and the additional error on the test set (variance). The larger part is the one 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, final
 
@@ -37,11 +36,6 @@ SMALL_WARMUP_STEPS = 20
 SMALL_ERROR = 0.01  # share of wrong images; a smaller bias or variance is called neither under- nor overfitting
 RISE = 0.1  # relative rise of the test loss above its minimum that is called overfitting
 SMOOTHED = 3  # number of epochs over which the test loss is averaged for that, since single epochs are noisy
-
-
-def learning_path(variant: Values, name: str, step: str) -> Path:
-    """The folder of a row's run for `step` (SMALL or WHOLE), relative to the comparison's folder."""
-    return row_path(LEARNING_DIR, variant, name) / step
 
 
 def learning_run_epochs(run_dir: Path) -> list[EpochLine]:
@@ -74,7 +68,7 @@ class SmallSet:
 
 def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
     """The first step's result of a row of the comparison in `folder`; None if it was not checked."""
-    run_dir = folder / learning_path(variant, name, SMALL)
+    run_dir = folder / row_path(LEARNING_DIR, variant, name) / SMALL
     if failure := " ".join(log_end(run_dir / FAILURE_FILE, 1)):
         return SmallSet(None, None, f"failed on a few training images that it should memorise: {failure}")
     epochs = learning_run_epochs(run_dir)
@@ -85,9 +79,8 @@ def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
     if count in right:
         steps = plan.last_step(epochs[right.index(count)].epoch)
         return SmallSet(count, steps, f"memorised {count} training images in {steps} steps")
-    at_best = f"{max(right)} were right at best"
-    outcome = f"did not memorise {count} training images in {plan.total_steps} steps ({at_best})"
-    return SmallSet(count, None, outcome)
+    found = f"did not memorise {count} training images in {plan.total_steps} steps ({max(right)} were right at best)"
+    return SmallSet(count, None, found)
 
 
 # --- All images ---
@@ -148,28 +141,26 @@ class Fit:
     def words(self) -> str:
         """The numbers behind the verdict, and what to try next."""
         train, test = self.train[-1], self.test[-1]
-        verdict = (
+        words = [
             f"{train.test_accuracy:{ACCURACY}} of training images and {test.test_accuracy:{ACCURACY}} of test images"
             f" are right, the losses are {train.test_loss:{LOSS}} and {test.test_loss:{LOSS}}"
-        )
-        return "; ".join(filter(None, [verdict, self._advice]))
-
-    @property
-    def _advice(self) -> str:
+        ]
         if self.verdict == "learns nothing":
-            return "try another learning rate; look at the images and labels that the network is given"
+            words.append("try another learning rate; look at the images and labels that the network is given")
         if self.verdict == "overfits":
-            stop = ""
             if self.rise:
                 epoch, share = self.rise
-                stop = f"the test loss was lowest after epoch {epoch} and has risen by {share:{SHARE}} since; "
-            return f"{stop}try more images, augmentation, weight decay or dropout"
+                words.append(f"the test loss was lowest after epoch {epoch} and has risen by {share:{SHARE}} since")
+            words.append("try more images, augmentation, weight decay or dropout")
         if self.verdict == "underfits":
             losses = [line.test_loss for line in self.train]
             if len(losses) < 2 or losses[-1] < (1 - RISE / 2) * losses[-2]:
-                return "the loss on training images may still fall; try more epochs"
-            return "the loss on training images no longer falls; try another learning rate or a larger network"
-        return ""
+                words.append("the loss on training images may still fall; try more epochs")
+            else:
+                words.append(
+                    "the loss on training images no longer falls; try another learning rate or a larger network"
+                )
+        return "; ".join(words)
 
 
 def read_fit(folder: Path, variant: Values, name: str, runs: Sequence[Run]) -> Fit | None:
@@ -178,7 +169,7 @@ def read_fit(folder: Path, variant: Values, name: str, runs: Sequence[Run]) -> F
     Args:
       runs: the row's measured runs; one of them must have the seed of the check, otherwise the result is None.
     """
-    run_dir = folder / learning_path(variant, name, WHOLE)
+    run_dir = folder / row_path(LEARNING_DIR, variant, name) / WHOLE
     train = learning_run_epochs(run_dir)
     if not train:
         return None
@@ -236,11 +227,11 @@ def evaluated_on_training(config: TrainConfig) -> TrainConfig:
 
 def make_memorising_runs(runner: SideRunner) -> None:
     """Makes the missing runs on a few images. Reports a failed run."""
-    doing, path = "check of learning, memorising a few training images:", partial(learning_path, step=SMALL)
-    runner.make(doing, MISSING, path, by_heart, learning_run_epochs)
+    doing = "check of learning, memorising a few training images:"
+    runner.make(doing, MISSING, (LEARNING_DIR, SMALL), by_heart, learning_run_epochs)
 
 
 def make_whole_set_runs(runner: SideRunner) -> None:
     """Makes the missing runs on all training images. Reports a failed run."""
-    doing, path = "check of learning, loss on all training images:", partial(learning_path, step=WHOLE)
-    runner.make(doing, MISSING, path, evaluated_on_training, learning_run_epochs)
+    doing = "check of learning, loss on all training images:"
+    runner.make(doing, MISSING, (LEARNING_DIR, WHOLE), evaluated_on_training, learning_run_epochs)

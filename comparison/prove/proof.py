@@ -24,7 +24,6 @@ from common.platform.files import read_json_model
 from common.record.results import (
     RESULT_FILE,
     EpochLine,
-    RunResult,
     read_metrics,
     read_result,
     read_step_losses,
@@ -40,7 +39,7 @@ PROOF_FILE = "proof.json"
 FIRST_BATCH_DIR = "first-batch"  # of the second proofs that are made if two trainings differ
 CLOSER_DIR = "closer"  # of runs that are made once more, with audits where the losses of two rows suddenly part
 SKIPPED_DIR = "skipped"  # of runs that are made once more, with audits of the steps that loss scaling skipped
-MOST_STEPS, LEAST_STEPS = 20, 5  # all but the first step come after an update
+MOST_STEPS, LEAST_STEPS = 20, 5  # fewer if a step takes long; all but the first step come after an update
 MOST_FLOPS = 2e11  # limit for all steps together, and for all evaluations: some seconds on two cores
 TOLERANCE = 1e-10  # of losses: relative above 1, absolute below; losses of equal trainings differ by about 1e-15
 PASSES = 3  # a step costs a forward pass, and a backward pass that costs about twice as much
@@ -86,8 +85,9 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[Contender], see
     for variant in variants:
         experiment = Experiment.make(variant.config.replace(seed=seed))
         flops = experiment.network.flops_per_image
-        steps = verify_steps(flops * variant.config.examples_per_step)
-        cut = cut_evaluation(variant.config.replace(verify_steps=steps), experiment.dataset, flops)
+        flops_per_step = PASSES * flops * variant.config.examples_per_step
+        steps = max(LEAST_STEPS, min(MOST_STEPS, int(MOST_FLOPS / flops_per_step)))
+        cut = _cut_evaluation(variant.config.replace(verify_steps=steps), experiment.dataset, flops)
         for implementation, mode in contenders:
             changes = {"precision": "64", "verify_steps": steps, "seed": seed, "mode": mode, "log_every_n_steps": steps}
             config = variant.config.made_for("side run", **changes, **cut)
@@ -95,12 +95,7 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[Contender], see
     return jobs
 
 
-def verify_steps(flops: int) -> int:
-    """The number of steps; fewer if a step takes long. `flops`: of a forward pass over all examples of a step."""
-    return max(LEAST_STEPS, min(MOST_STEPS, int(MOST_FLOPS / (PASSES * flops))))
-
-
-def cut_evaluation(config: TrainConfig, dataset: Dataset, flops: int) -> dict[str, int]:
+def _cut_evaluation(config: TrainConfig, dataset: Dataset, flops: int) -> dict[str, int]:
     """Options for a smaller test set, if evaluating the whole test set takes long; else empty.
 
     The smaller test set has as many images as two steps' batches, and a remainder. With the remainder, its size is
@@ -159,7 +154,7 @@ def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequen
 
 def why_proof_does_not_fit(folder: Path, variant: Values, runs: Sequence[Run]) -> str | None:
     """Why the proofs of a variant's rows do not fit `runs`; None if they do. Rows without a proof are not checked."""
-    paths = {name: folder / proof_path(variant, name) for name in dict.fromkeys(run.record.name for run in runs)}
+    paths = {name: folder / proof_path(variant, name) for name in {run.record.name for run in runs}}
     try:
         proofs = {name: read_result(path) for name, path in paths.items() if (path / RESULT_FILE).exists()}
     except UserError as error:
@@ -168,21 +163,14 @@ def why_proof_does_not_fit(folder: Path, variant: Values, runs: Sequence[Run]) -
         proved, result = proofs.get(run.record.name), run.result
         if proved is None or result is None:
             continue
-        differs = {
-            "code": proved.code_sha256 != result.code_sha256,
-            "versions": _software(proved) != _software(result),
-        }
+        versions, of_run = ({**of.versions, "platform": ""} for of in (proved, result))  # the platform does not count
+        differs = {"code": proved.code_sha256 != result.code_sha256, "versions": versions != of_run}
         if causes := [what for what in differs if differs[what]]:
             return (
                 f"the proof of {run.record.title} was made with other {' and '.join(causes)} than its runs;"
                 " a new comparison makes both again"
             )
     return None
-
-
-def _software(result: RunResult) -> dict[str, str]:
-    """The versions of the software, without that of the operating system."""
-    return {name: version for name, version in result.versions.items() if name != "platform"}
 
 
 def _judge_folders(reference: Path, other: Path) -> Proof:

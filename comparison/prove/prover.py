@@ -1,13 +1,12 @@
 """Makes the proofs that are missing, and keeps them in a cache for later comparisons."""
 
 import hashlib
-import importlib.metadata
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -43,13 +42,12 @@ from comparison.prove.proof import (
     jump_between,
     proof_path,
 )
-from comparison.run.follower import QuietFollower
-from comparison.run.groups import run_groups
-from comparison.run.integrity import check_name
-from comparison.run.program import Program
-from comparison.run.store import LOG_FILE, Run
+from comparison.run.program import Ended, Program
+from comparison.run.runner import Follower, run_programs
+from comparison.run.store import LOG_FILE, Run, check_name
 
 KEPT_FILES = (PROOF_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE)
+Programs = Mapping[Path, tuple[str, TrainConfig]]  # run folder -> implementation and options
 
 
 @dataclass(frozen=True)
@@ -81,10 +79,9 @@ class Prover:
 
         for variant in dict.fromkeys(job.variant for job in jobs):
             first, *others = (job for job in jobs if job.variant == variant)
-            verdicts = {job: judge(self.folder, dict(variant.values), first.name, job.name) for job in others}
-            parted = [job for job in others if verdicts[job].same is False]
-            looked = all(is_audited(self.folder / job.path / FIRST_BATCH_DIR) for job in parted)
-            if parted and not looked:
+            values = dict(variant.values)
+            parted = [job for job in others if judge(self.folder, values, first.name, job.name).same is False]
+            if not all(is_audited(self.folder / job.path / FIRST_BATCH_DIR) for job in parted):
                 self.say(f"losses differ; looking for the layer and the step: {', '.join(row.title for row in parted)}")
                 self._look_again([first, *parted])
 
@@ -93,26 +90,23 @@ class Prover:
         code = code_sha256()
         jobs_by_dir = {self.folder.absolute() / job.path: job for job in jobs}
 
-        def ended(run_dir: Path, failure: str | None) -> None:
+        def note(program: Program, ended: Ended) -> None:
+            run_dir, failure, digest = program.run_dir, ended.failure, digests[jobs_by_dir[program.run_dir].path]
             if failure is None:
                 try:
                     result = read_result(run_dir)
-                    check_name(result.implementation, jobs_by_dir[run_dir].implementation)
+                    check_name(result.implementation, program.implementation)
                     if result.code_sha256 != code:
                         failure = "the code was changed meanwhile"
                 except UserError as error:
                     failure = str(error)
-            digest = digests[run_dir.relative_to(self.folder.absolute())]
-            record = ProofRecord(schema_version=2, digest=digest, failure=failure)
-            write_json_model(run_dir / PROOF_FILE, record)
-            if failure is None:
+            write_json_model(run_dir / PROOF_FILE, ProofRecord(schema_version=2, digest=digest, failure=failure))
+            if _is_proof(run_dir, digest):
                 for name in (WEIGHTS_FILE, PREDICTIONS_FILE):  # larger than the other files, and not needed
                     (run_dir / name).unlink(missing_ok=True)
-            if _is_proof(run_dir, digest):
                 _keep(run_dir, digest)
 
-        programs = {run_dir: (job.implementation, job.config) for run_dir, job in jobs_by_dir.items()}
-        self._side_by_side(programs, ended)
+        self._run_side_by_side({path: (job.implementation, job.config) for path, job in jobs_by_dir.items()}, note)
 
     def _look_again(self, jobs: Sequence[ProofJob]) -> None:
         """Makes the proofs again, in separate folders: saves what is computed on the first batch, and audits steps."""
@@ -135,23 +129,34 @@ class Prover:
           runs: all runs of the comparison.
         """
         runs = [run for run in runs if run.result and not run.record.rate_search]
-        firsts: dict[tuple[Path, int], Run] = {}
+        firsts: dict[tuple[Path, int], Run] = {}  # variant and seed -> a run of the first row
         for run in runs:
             if run.record.contender == contenders(self.request.options)[0]:
                 firsts.setdefault((self._proof_dir(run).parent, run.record.seed), run)
-        parted: dict[tuple[Path, int], dict[Path, tuple[Run, int]]] = {}
+        parted: dict[Path, tuple[Run, Run, int]] = {}  # row -> the first row's run, its own, the step
         for run in runs:
             path = self._proof_dir(run)
             first = firsts.get((path.parent, run.record.seed))
-            if first is None or any(path in of_first for of_first in parted.values()):
+            if (
+                first
+                and path not in parted
+                and (step := jump_between(first, run))
+                and judge(self.folder, run.record.variant, first.record.name, run.record.name).same is not False
+            ):
+                parted[path] = first, run, step
+        for first in firsts.values():
+            others = [(run, step) for of, run, step in parted.values() if of is first]
+            again = {self._proof_dir(run) / CLOSER_DIR: run for run in (first, *(run for run, _ in others))}
+            if not others or all(map(is_audited, again)):
                 continue
-            if not (step := jump_between(first, run)):
-                continue
-            if judge(self.folder, run.record.variant, first.record.name, run.record.name).same is not False:
-                parted.setdefault((path.parent, run.record.seed), {})[path] = run, step
-        for key, others in parted.items():
-            if not all(is_audited(path / CLOSER_DIR) for path in (self._proof_dir(firsts[key]), *others)):
-                self._look_closer(firsts[key], list(others.values()))
+            titles = " and ".join(f"{run.record.title} at step {step}" for run, step in others)
+            self.say(
+                f"losses suddenly part from those of {first.record.title} (seed {first.record.seed}): {titles};"
+                " training again, to audit the steps around"
+            )
+            assert first.result
+            steps = {around for _, step in others for around in audited_steps_around(first.result.plan, step)}
+            self._audit(_as_before(again), tuple(sorted(steps)))
 
     def look_at_skipped_steps(self, runs: Sequence[Run]) -> None:
         """Makes runs in float16 once more if loss scaling has skipped steps in one of them, and audits these steps.
@@ -159,54 +164,34 @@ class Prover:
         Nobody knows beforehand which steps overflow. In all rows, those are audited that any row has skipped, as far
         as the states of so many steps fit, and the steps after them.
         """
-        rows: dict[tuple[Path, int], dict[Path, Run]] = {}
+        rows: dict[tuple[Path, int], dict[Path, Run]] = {}  # variant and seed -> folder -> the row's first run
         for run in runs:
             if run.result and run.result.skipped_steps is not None and not run.record.rate_search:
                 path = self._proof_dir(run)
                 rows.setdefault((path.parent, run.record.seed), {}).setdefault(path / SKIPPED_DIR, run)
-        for of_rows in rows.values():
-            results = [run.result for run in of_rows.values() if run.result]
-            if all(map(is_audited, of_rows)) or not any(result.skipped_steps for result in results):
+        for again in rows.values():
+            have_skipped = any(run.result and run.result.skipped_steps for run in again.values())
+            if not have_skipped or all(map(is_audited, again)):
                 continue
             self.say("loss scaling has skipped steps; training again, to audit them")
-            again = {
-                path: (run.record.implementation, result.config.replace(resume=None, logger=()))
-                for (path, run), result in zip(of_rows.items(), results, strict=True)
-            }
-            self._audit(again, audited_steps_that_fit(results[0].config), only_skipped=True)
+            programs = _as_before(again)
+            _, config = next(iter(programs.values()))
+            self._audit(programs, audited_steps_that_fit(config), only_skipped=True)
 
     def _proof_dir(self, run: Run) -> Path:
         """The folder of the proof of the run's row."""
         return self.folder.absolute() / proof_path(run.record.variant, run.record.name)
 
-    def _look_closer(self, first: Run, others: Sequence[tuple[Run, int]]) -> None:
-        """`others`: runs with the seed of `first`, and the steps at which they part from it."""
-        assert first.result
-        titles = " and ".join(f"{run.record.title} at step {step}" for run, step in others)
-        self.say(
-            f"losses suddenly part from those of {first.record.title} (seed {first.record.seed}): {titles}; training"
-            " again, to audit the steps around"
-        )
-        again = {}
-        for run in (first, *(run for run, _ in others)):
-            assert run.result
-            config = run.result.config.replace(resume=None, logger=())
-            again[self._proof_dir(run) / CLOSER_DIR] = run.record.implementation, config
-        steps = {around for _, step in others for around in audited_steps_around(first.result.plan, step)}
-        self._audit(again, tuple(sorted(steps)))
-
-    def _audit(
-        self, programs: dict[Path, tuple[str, TrainConfig]], steps: tuple[int, ...], only_skipped: bool = False
-    ) -> None:
+    def _audit(self, programs: Programs, steps: tuple[int, ...], only_skipped: bool = False) -> None:
         """Runs the programs, and audits these steps; with `only_skipped` those that any of them has skipped."""
         succeeded = []
 
-        def ended(run_dir: Path, failure: str | None) -> None:
-            if failure is None:
-                succeeded.append(run_dir)
+        def note(program: Program, ended: Ended) -> None:
+            if ended.failure is None:
+                succeeded.append(program.run_dir)
 
         try:
-            self._side_by_side(programs, ended, steps)
+            self._run_side_by_side(programs, note, steps)
             only = steps_around_skipped(succeeded) if only_skipped else None
             for run_dir in succeeded:
                 with suppress(UserError, MemoryError):  # without audits, nothing more is known
@@ -216,24 +201,18 @@ class Prover:
                 if not is_audited(run_dir):  # it was interrupted, or has failed: its states are of no use
                     shutil.rmtree(run_dir / STATES_DIR, ignore_errors=True)
 
-    def _side_by_side(
-        self,
-        programs: dict[Path, tuple[str, TrainConfig]],
-        ended: Callable[[Path, str | None], None],
-        audited_steps: tuple[int, ...] = (),
+    def _run_side_by_side(
+        self, programs: Programs, ended: Callable[[Program, Ended], None], audited_steps: tuple[int, ...] = ()
     ) -> None:
-        """Runs each program, its implementation and its options, in its folder.
+        """Runs each program in its folder.
 
         One job more runs at once than the cores allow, since each of them waits for files now and then. On GPUs only
         one job runs, since TensorFlow takes all GPU memory.
         """
-        configs = [config for _, config in programs.values()]
-        devices = max(
-            (DEVICES_OF.get(config.strategy, 1) if config.devices == "auto" else config.devices for config in configs),
-            default=1,
-        )
-        on_cpu = all(config.accelerator == "cpu" for config in configs)
-        at_once = min(len(programs), max(1, num_cores() // devices) + 1) if on_cpu else 1
+        devices, at_once = 1, len(programs)
+        for _, config in programs.values():
+            devices = max(devices, DEVICES_OF.get(config.strategy, 1) if config.devices == "auto" else config.devices)
+            at_once = min(at_once, max(1, num_cores() // devices) + 1 if config.accelerator == "cpu" else 1)
         made = []
         for run_dir, (implementation, config) in programs.items():
             with writing(run_dir):
@@ -241,7 +220,7 @@ class Prover:
             threads = 1 if at_once > 1 else config.threads_per_device
             config = config.replace(run_dir=run_dir, threads_per_device=threads)
             made.append(Program.of(self.request, implementation, config, audited_steps=audited_steps))
-        run_groups([[program] for program in made], at_once, self.request.options.timeout, QuietFollower(ended))
+        run_programs(made, self.request.options.timeout, Follower(ended), at_once)
 
     def _digest(self, job: ProofJob) -> str:
         """Hex digest over everything that the losses of a proof depend on."""
@@ -257,6 +236,15 @@ class Prover:
             "gpus": list_gpus() if job.config.accelerator == "gpu" else None,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _as_before(runs: Mapping[Path, Run]) -> dict[Path, tuple[str, TrainConfig]]:
+    """The programs that make runs once more, each in another folder."""
+    return {
+        run_dir: (run.record.implementation, run.result.config.replace(resume=None, logger=()))
+        for run_dir, run in runs.items()
+        if run.result
+    }
 
 
 def _shows_layers(config: TrainConfig) -> bool:
@@ -279,12 +267,8 @@ def _restore(path: Path, digest: str) -> bool:
     shutil.rmtree(path, ignore_errors=True)
     if not _is_proof(_cache() / digest, digest):
         return False
-    copy = path.with_name(f".{path.name}.copy")
-    shutil.rmtree(copy, ignore_errors=True)
     with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(_cache() / digest, copy)
-        copy.rename(path)
+        shutil.copytree(_cache() / digest, path)
     return True
 
 
@@ -319,13 +303,8 @@ print(sys.version, sorted((str(one.name), one.version) for one in importlib.meta
 @cache
 def _versions(interpreter: str) -> str:
     """The versions of an interpreter and of all packages that are installed for it."""
-    if interpreter == sys.executable:
-        packages = importlib.metadata.distributions()
-        return f"{sys.version} {sorted((str(package.name), package.version) for package in packages)}"
+    command = [interpreter, "-c", VERSIONS]
     try:
-        done = subprocess.run(
-            [interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False, timeout=VERSIONS_SECONDS
-        )
-        return done.stdout
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=VERSIONS_SECONDS).stdout
     except (OSError, subprocess.TimeoutExpired):  # the runs of this interpreter will report it
         return ""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
+from common.platform.files import Arrays
 from common.spec import optimizers as rules
 from common.spec.batches import epoch_order
 from common.spec.layers import (
@@ -52,7 +53,6 @@ class Pass:
 
     Attributes:
       trains: whether batch normalisation uses the statistics of these examples, and dropout drops.
-      drops: whether dropout drops in training.
       seed, visits: they decide what dropout draws for each example.
       roundoff: unit roundoff of a format: random errors of this relative size are added, as if computed in the format.
       winograd: whether convolutions may be computed with Winograd's algorithm, see `WINOGRAD`.
@@ -62,7 +62,6 @@ class Pass:
 
     weights: Weights
     trains: bool
-    drops: bool = True
     seed: int = 0
     visits: NDArray[np.int64] | None = None
     roundoff: float = 0.0
@@ -255,7 +254,7 @@ class Pass:
 
     def _dropout(self, rate: float, x: Array) -> tuple[Array, Backward]:
         stream, self.dropouts = self.dropouts, self.dropouts + 1
-        if not self.trains or not self.drops:
+        if not self.trains:
             return x, _unchanged
         assert self.visits is not None
         kept_values = kept(self.seed, self.visits, stream, math.prod(x.shape[1:]), rate).reshape(x.shape)
@@ -319,17 +318,12 @@ EVALUATED_TOGETHER = 50  # test images
 CONVOLVED_TOGETHER = 2**18  # numbers that kernels are multiplied with: what a processor's cache holds
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Of n test images: float64 (n,) with the score of each likeliest class, the mean loss, and the correct answers."""
+def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: float = 0.0, seed: int = 0) -> Arrays:
+    """The evaluation of the first `count` test images; `roundoff` and `seed` are those of `compute_gradients`.
 
-    scores: Array
-    loss: float
-    correct: int
-
-
-def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: float = 0.0, seed: int = 0) -> Evaluation:
-    """The evaluation of the first `count` test images; `roundoff` and `seed` are those of `compute_gradients`."""
+    Returns:
+      float64: `scores` (count,) of each likeliest class, the mean `loss` (1,), and how many are `correct` (1,).
+    """
     data = experiment.dataset
     network = Pass(
         _in_64_bits(weights),
@@ -348,7 +342,8 @@ def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: flo
         losses, _ = network.cross_entropy(logits, labels)
         parts.append((network.cross_entropy(logits, guesses)[0], losses, guesses == labels))
     best, losses, correct = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-    return Evaluation(np.exp(-best), network.total(losses[:, None]).item() / count, int(correct.sum()))
+    loss = network.total(losses[:, None]) / count
+    return {"scores": np.exp(-best), "loss": loss, "correct": correct.sum(keepdims=True, dtype=np.float64)}
 
 
 def _has_winograd(config: TrainConfig) -> bool:
@@ -394,20 +389,12 @@ def compute_gradients(
     roundoff: float = 0.0,
     seed: int = 0,
     epoch: int | None = None,
-    drops: bool = True,
-    only_shard: int | None = None,
-    factors: tuple[float, float] = (1.0, 1.0),
 ) -> Gradients:
     """The forward and backward pass of the step after `before`, in 64 bits.
 
-    The last four arguments are mistakes that audits look for.
-
     Args:
       roundoff: see `Pass`; `seed` is that of its random numbers.
-      epoch: whose examples the step takes; None: those of its own epoch.
-      drops: whether dropout drops.
-      only_shard: the shard of each batch whose gradients count; None: all.
-      factors: by which the loss and the gradients are multiplied.
+      epoch: whose examples the step takes, a mistake that audits look for; None: those of its own epoch.
     """
     config, data, rule, step = experiment.config, experiment.dataset, experiment.update_rule, before.step + 1
     epoch = epoch or experiment.plan.epoch_of(step)
@@ -419,14 +406,11 @@ def compute_gradients(
     new: Weights = {}
     random = np.random.default_rng(seed)
     for batch in batches:
-        shards = batch if only_shard is None else [batch[only_shard]]
-        shards = [np.concatenate(shards)] if together else [shard for shard in shards if len(shard)]
+        shards = [np.concatenate(batch)] if together else [shard for shard in batch if len(shard)]
         statistics: Weights = {}
         for shard in shards:
             labels, seen = data.train_labels[shard].astype(np.int64), visits(epoch, shard)
-            network = Pass(
-                weights | new, True, drops, config.seed, seen, roundoff, _has_winograd(config), random, gradients
-            )
+            network = Pass(weights | new, True, config.seed, seen, roundoff, _has_winograd(config), random, gradients)
             inputs = _inputs(experiment, data.train_images[shard], seen)
             logits, backward = network.through(LAYERS[config.model], network.rounded(inputs))
             losses, gradient = network.cross_entropy(logits, labels, config.label_smoothing)
@@ -434,7 +418,6 @@ def compute_gradients(
             loss += network.total(losses[:, None]).item() / count
             statistics = statistics or network.statistics  # those of the first replica
         new |= statistics
-    loss, gradients = factors[0] * loss, {name: factors[1] * gradient for name, gradient in gradients.items()}
     if rule.largest_norm is not None:
         norm = math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients.values()))
         factor = min(1.0, rule.largest_norm / (norm + NORM_EPSILON))
@@ -454,7 +437,7 @@ def apply_gradients(experiment: Experiment, before: TrainState, gradients: Weigh
         new[name], changed = update(rule.rule, weights[name], gradient, own, rate, before.steps_taken + 1)
         for slot, value in changed.items():
             slots[slot][name] = value
-    return TrainState(step, new, slots)
+    return TrainState(step, new, slots, before.scale)
 
 
 def _inputs(experiment: Experiment, images: NDArray[Any], seen: NDArray[np.int64] | None) -> Array:

@@ -12,7 +12,7 @@ from common.record.results import CONFIG_FILE
 from common.resolve import SEES_NO_GPU
 from common.spec.options import DEVICES_OF, TrainConfig
 from comparison.run.program import Ended, Program
-from comparison.run.runner import run_side_by_side
+from comparison.run.runner import Follower, run_programs
 from comparison.run.store import LOG_FILE
 
 
@@ -64,5 +64,5 @@ def _dry_runs(config: TrainConfig, interpreters: dict[str, str], timeout: float)
                 elif ended.failure is None:
                     seen.append(TrainConfig(**json.loads((program.run_dir / CONFIG_FILE).read_text())))
 
-        run_side_by_side(programs, len(programs), timeout, look)
+        run_programs(programs, timeout, Follower(look), at_once=len(programs))
     return seen, blind

@@ -41,38 +41,25 @@ def busiest_programs(seconds: float = 0.5) -> list[str]:
       seconds: how long to look.
     """
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    before = _cpu_seconds_of_others(own)
-    time.sleep(seconds)
-    used = {
-        pid: (name, (after - before[pid][1]) / seconds)
-        for pid, (name, after) in _cpu_seconds_of_others(own).items()
-        if pid in before
-    }
-    busiest = sorted(used.values(), key=lambda usage: -usage[1])[:3]
-    return [f"{name} ({cores:.1f} cores)" for name, cores in busiest if cores > BUSY]
-
-
-def _cpu_seconds_of_others(own: set[int]) -> dict[int, tuple[str, float]]:
-    seconds_of = {}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.pid not in own:
-                times = process.cpu_times()
-                seconds_of[process.pid] = process.name(), times.user + times.system
-    return seconds_of
+    others = [process for process in psutil.process_iter() if process.pid not in own]
+    used: list[tuple[float, str]] = []  # cores, name
+    for looked_before in (False, True):
+        for process in others:
+            with suppress(psutil.Error):
+                cores = process.cpu_percent() / 100  # since the look before
+                if looked_before and cores > BUSY:
+                    used.append((cores, process.name()))
+        if not looked_before:
+            time.sleep(seconds)
+    return [f"{name} ({cores:.1f} cores)" for cores, name in sorted(used, reverse=True)[:3]]
 
 
 class LoadMeter:
     """Measures the load of the machine, from the meter's creation until a program has ended."""
 
     def __init__(self) -> None:
-        self._began, self._started, self._busy, self._own = (
-            now(),
-            time.monotonic(),
-            machine_busy_seconds(),
-            _own_seconds(),
-        )
-        self._periods = cpu_periods()
+        self._began, self._started = now(), time.monotonic()
+        self._busy, self._own, self._periods = machine_busy_seconds(), _own_seconds(), cpu_periods()
 
     def ended(self, program: Program, failure: str | None) -> Ended:
         seconds = time.monotonic() - self._started

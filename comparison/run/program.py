@@ -114,7 +114,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Which(BaseModel):
+class Identity(BaseModel):
     """Which run of a comparison it is; see `Job`.
 
     Attributes:
@@ -129,6 +129,18 @@ class Which(BaseModel):
     round: Count
     rate_search: bool
 
+
+class Record(Ended, Identity):
+    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
+
+    Attributes:
+      failure: one line that says why there is no result, also if its files are not valid; None if there is one.
+      files_sha256: digest of its files when the run ended, see `store.py`; None if the run failed.
+    """
+
+    schema_version: Literal[6]
+    files_sha256: str | None = None
+
     @property
     def contender(self) -> Contender:
         return Contender(self.implementation, self.mode)
@@ -140,18 +152,6 @@ class Which(BaseModel):
     @property
     def title(self) -> str:
         return self.contender.title
-
-
-class Record(Ended, Which):
-    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
-
-    Attributes:
-      failure: one line that says why there is no result, also if its files are not valid; None if there is one.
-      files_sha256: digest of its files when the run ended, see `integrity.py`; None if the run failed.
-    """
-
-    schema_version: Literal[6]
-    files_sha256: str | None = None
 
     @staticmethod
     def identity_of(job: Job) -> dict[str, Any]:

@@ -5,8 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass
 
 from common.implementations import environment_of, folder_of
 from common.platform.cli import to_arguments
@@ -20,94 +19,131 @@ from comparison.run.load_meter import LoadMeter
 from comparison.run.program import Ended, Program
 from comparison.run.store import LOG_FILE, clear_unfinished
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 # Between asking processes to end and killing them; with checkpoints, a run makes one more of them in this time.
 GRACE_SECONDS, CHECKPOINT_SECONDS = 5.0, 25.0
 
 
-def run_program(program: Program, timeout: float, look_on: Callable[[MetricsLine], None]) -> Ended:
-    """Runs a program to its end, and returns how it has ended.
+@dataclass(frozen=True)
+class Follower:
+    """Receives reports about programs.
 
-    No process of the program outlives this call, in whatever way the call ends. A program that was interrupted before
+    Attributes:
+      ended: called as soon as a program has ended, whether it succeeded or failed.
+      started: called when a program is about to start.
+      see: called with each line of a program's metrics, soon after it was written.
+    """
+
+    ended: Callable[[Program, Ended], None]
+    started: Callable[[Program], None] = lambda program: None
+    see: Callable[[Program, MetricsLine], None] = lambda program, line: None
+
+
+def run_programs(programs: Sequence[Program], timeout: float, follower: Follower, at_once: int = 1) -> None:
+    """Runs programs to their ends, one after the other or, if they are not timed, several at the same time.
+
+    No process of a program outlives this call, in whatever way the call ends. A program that was interrupted before
     continues from its latest checkpoint, if it has one.
 
     Args:
-      timeout: seconds, after which the program is ended and counts as failed.
-      look_on: called with every line of the run's metrics, soon after it was written.
+      timeout: seconds, after which a program is ended and counts as failed.
+      at_once: number of programs that may run at the same time.
     """
-    program = make_run_dir(program)
-    load, failure = LoadMeter(), None
-    try:
-        run_process(program, timeout, look_on)
-    except UserError as error:
-        failure = str(error)
-    return load.ended(program, failure)
-
-
-def make_run_dir(program: Program) -> Program:
-    """Makes the run folder and sets an older one aside. The program returned resumes from the older one if it can."""
-    with writing(program.run_dir):
-        cut_off = clear_unfinished(program.run_dir)
-        program.run_dir.mkdir(parents=True)
-    return program.model_copy(update={"config": program.config.replace(resume=cut_off)})
-
-
-def run_process(program: Program, timeout: float, look_on: Callable[[MetricsLine], None]) -> None:
-    """Runs an implementation to its end; its output goes to the run folder's log.
-
-    Raises UserError for a run that can't be started, doesn't end in time or ends with another status than 0.
-    """
-    process = start(program)
-    try:
-        _watch(process, MetricsTail(program.run_dir), timeout, look_on)
-    finally:
-        end_process_group(process, CHECKPOINT_SECONDS if program.config.checkpoint_every else GRACE_SECONDS)
-    if failure := exit_failure(process.returncode):
-        raise UserError(failure)
-
-
-# A program, its process, how long it may still take, and the meter of the machine's load.
-Running = tuple[Program, "subprocess.Popen[bytes]", "TimeLimit", LoadMeter]
-
-
-def run_side_by_side(
-    programs: Sequence[Program], at_once: int, timeout: float, ended: Callable[[Program, Ended], None]
-) -> None:
-    """Runs programs to their ends, up to `at_once` at the same time; for programs that are not timed.
-
-    Args:
-      ended: called as soon as a program has ended.
-    """
-    waiting, running = list(programs), list[Running]()
+    waiting, running = list(programs), list[RunningProgram]()
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                program, load = make_run_dir(waiting.pop(0)), LoadMeter()
-                try:
-                    running.append((program, start(program), TimeLimit(timeout), load))
-                except UserError as error:
-                    ended(program, Ended.unknown(str(error)))
-            for entry in list(running):
-                program, process, patience, load = entry
-                late = patience.is_over()
-                if process.poll() is None and not late:
-                    continue
-                end_process_group(process)
-                running.remove(entry)
-                ended(
-                    program, load.ended(program, timeout_message(timeout) if late else exit_failure(process.returncode))
-                )
-            time.sleep(POLL_SECONDS / 2)
+                running.append(RunningProgram(waiting.pop(0), timeout, follower))
+                running[-1].start()
+            for program in running:
+                program.look()
+            running = [program for program in running if program.process]
+            time.sleep(POLL_SECONDS)
     finally:
-        end_process_groups([process for _, process, *_ in running])
+        end_all(running)
 
 
-def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
-    """Starts the process of a program. Raises UserError for an interpreter that can't be run.
+class RunningProgram:
+    """A program from its start to its end.
 
-    Args:
-      environment: further environment variables.
+    Attributes:
+      program: with the checkpoint that it resumes from, if it was interrupted before.
+      process: None before the start and after the end.
     """
+
+    def __init__(self, program: Program, timeout: float, follower: Follower) -> None:
+        """Makes the run folder, and sets an older one aside."""
+        with writing(program.run_dir):
+            cut_off = clear_unfinished(program.run_dir)
+            program.run_dir.mkdir(parents=True)
+        self.program = program.model_copy(update={"config": program.config.replace(resume=cut_off)})
+        self.process: subprocess.Popen[bytes] | None = None
+        self.follower, self.timeout = follower, timeout
+        self._load, self._metrics_read = LoadMeter(), 0
+        self._seconds_left, self._looked = timeout, time.monotonic()
+
+    def start(self, **environment: str) -> None:
+        """Starts the process; its output goes to the run folder's log.
+
+        Args:
+          environment: further environment variables.
+        """
+        self.follower.started(self.program)
+        try:
+            self.process = _start(self.program, environment)
+        except UserError as error:
+            self.end(str(error))
+
+    def look(self) -> None:
+        """Passes on what is new in the metrics. Ends a program that has failed, has ended, or takes too long."""
+        if self.process is None:
+            return
+        has_ended = self.process.poll() is not None  # first: all that was written before the end is then read
+        now, failure = time.monotonic(), None
+        self._seconds_left, self._looked = self._seconds_left - (now - self._looked), now
+        try:
+            for line in self._new_metrics():
+                self.see(line)
+        except UserError as error:
+            failure = str(error)
+        if self._seconds_left < 0 and not has_ended:
+            failure = failure or f"still running after --timeout {self.timeout:g} seconds"
+        if failure or has_ended:
+            self.end(failure)
+
+    def forget_waiting(self) -> None:
+        """The time since the last look does not count for the timeout."""
+        self._looked = time.monotonic()
+
+    def see(self, line: MetricsLine) -> None:
+        self.follower.see(self.program, line)
+
+    def end(self, failure: str | None) -> None:
+        """Ends what is left of the program, and reports how it has ended."""
+        if self.process:
+            end_all([self])
+            failure = failure or _exit_failure(self.process.returncode)
+            self.process = None
+        self.follower.ended(self.program, self.how_ended(failure))
+
+    def how_ended(self, failure: str | None) -> Ended:
+        return self._load.ended(self.program, failure)
+
+    def _new_metrics(self) -> list[MetricsLine]:
+        """The lines of the metrics since the last call. Raises UserError for lines that are not valid."""
+        path = self.program.run_dir / METRICS_FILE
+        if not path.exists():
+            return []
+        with open(path, "rb") as file:
+            file.seek(self._metrics_read)
+            whole = file.read()
+        whole = whole[: whole.rfind(b"\n") + 1]
+        self._metrics_read += len(whole)
+        return list(parse_metrics(whole, path))
+
+
+def _start(program: Program, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """Starts the process of a program. Raises UserError for an interpreter that can't be run."""
     command = [*program.starter, program.interpreter, "-m", folder_of(program.implementation)]
     if program.audited_steps:
         environment[STEPS_VARIABLE] = " ".join(map(str, program.audited_steps))
@@ -122,7 +158,10 @@ def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={
-                    **with_our_code(without_launcher(os.environ)),
+                    **without_launcher(os.environ),
+                    # It finds this project's modules, and none that lie in the current folder.
+                    "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
+                    "PYTHONSAFEPATH": "1",
                     "PYTHONUNBUFFERED": "1",
                     **environment_of(program.implementation),
                     **environment,
@@ -133,119 +172,41 @@ def start(program: Program, **environment: str) -> "subprocess.Popen[bytes]":
             raise UserError(f"{command[0]} cannot be run: {error}") from None
 
 
-def with_our_code(environment: dict[str, str]) -> dict[str, str]:
-    """An environment in which Python finds this project's modules, and none that lie in the current folder."""
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), environment.get("PYTHONPATH")]))
-    return {**environment, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
-
-
-def exit_failure(status: int) -> str | None:
+def _exit_failure(status: int) -> str | None:
     """An exit status in words; None for 0."""
     if status < 0:
         return f"ended by {describe_signal(-status)}"
     return f"exit status {status}" if status else None
 
 
-def timeout_message(timeout: float) -> str:
-    return f"still running after --timeout {timeout:g} seconds"
+def end_all(programs: Sequence[RunningProgram]) -> None:
+    """Ends all that is left of the programs' process groups: asks the processes to end, and kills them later.
 
-
-class TimeLimit:
-    """The seconds that a program may take.
-
-    Attributes:
-      seconds: what is left of them.
+    An interrupt meanwhile, such as Ctrl-C, kills them at once. It is raised again when they have ended.
     """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self._looked = seconds, time.monotonic()
-
-    def begin(self) -> None:
-        """The time since the last look does not count."""
-        self._looked = time.monotonic()
-
-    def is_over(self) -> bool:
-        now = time.monotonic()
-        self.seconds -= now - self._looked
-        self._looked = now
-        return self.seconds < 0
-
-
-class MetricsTail:
-    """Reads what is new in the metrics of a run."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._path, self._offset = run_dir / METRICS_FILE, 0
-
-    def read(self) -> list[MetricsLine]:
-        """The lines since the last call. Raises UserError for lines that are not valid."""
-        if not self._path.exists():
-            return []
-        with open(self._path, "rb") as file:
-            if file.seek(0, os.SEEK_END) < self._offset:  # a new, shorter file: the job was restarted
-                self._offset = 0
-            file.seek(self._offset)
-            whole = file.read()
-        whole = whole[: whole.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return list(parse_metrics(whole, self._path))
-
-
-def _watch(
-    process: "subprocess.Popen[bytes]",
-    metrics: MetricsTail,
-    timeout: float,
-    look_on: Callable[[MetricsLine], None],
-) -> None:
-    """Waits until the process has ended. Raises UserError if it takes too long, or if its metrics are not valid."""
-    patience = TimeLimit(timeout)
-    while True:
-        ended = process.poll() is not None  # checked first: all that was written before the end is then read below
-        for line in metrics.read():
-            look_on(line)
-        if ended:
-            return
-        if patience.is_over():
-            raise UserError(timeout_message(timeout))
-        try:
-            process.wait(POLL_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
-
-
-def end_process_groups(processes: Sequence["subprocess.Popen[bytes]"], grace: float = GRACE_SECONDS) -> None:
-    """Ends several groups at the same time; see `end_process_group`."""
-    interrupt = None
-    for process in processes:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGTERM)  # asks all at once; below it waits for each
-    for process in processes:
-        try:
-            end_process_group(process, grace)
-        except KeyboardInterrupt as error:
-            interrupt = error
-    if interrupt is not None:
-        raise interrupt
-
-
-def end_process_group(process: "subprocess.Popen[bytes]", grace: float = GRACE_SECONDS) -> None:
-    """Ends all that is left of the process's group: asks the processes to end, and kills them later.
-
-    An interrupt meanwhile, such as Ctrl-C, kills them at once. It is raised again when the group has ended.
-    """
-    deadline = time.monotonic() + grace
-    interrupt = None
+    saves = any(program.program.config.checkpoint_every for program in programs)
+    deadline = time.monotonic() + (CHECKPOINT_SECONDS if saves else GRACE_SECONDS)
+    processes = [program.process for program in programs if program.process]
+    left, interrupt = processes, None
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
-            os.killpg(process.pid, number)
-            while number == signal.SIGTERM and time.monotonic() < deadline:
-                process.poll()  # reaps the process itself, which otherwise would still count as running
-                os.killpg(process.pid, 0)
-                time.sleep(POLL_SECONDS / 2)
-        except (ProcessLookupError, PermissionError):  # macOS: not permitted where only a zombie is left
-            break
+            left = [process for process in left if _signal_group(process, number)]
+            while number == signal.SIGTERM and left and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+                left = [process for process in left if _signal_group(process, 0)]
         except KeyboardInterrupt as error:
             interrupt = error
-    process.wait()
+    for process in processes:
+        process.wait()
     if interrupt is not None:
         raise interrupt
+
+
+def _signal_group(process: "subprocess.Popen[bytes]", number: int) -> bool:
+    """Sends a signal to the process's group, or only looks with 0. Returns whether a process is left there."""
+    process.poll()  # reaps the process itself, which otherwise would still count as running
+    try:
+        os.killpg(process.pid, number)
+    except (ProcessLookupError, PermissionError):  # macOS: not permitted where only a zombie is left
+        return False
+    return True

@@ -10,11 +10,10 @@ from common.platform.files import read_json_model, write_text, writing
 from common.record.profile import PROFILE_FILE, Profile
 from common.record.recorder import WARMUP_STEPS
 from common.spec.options import TrainConfig
-from comparison.plan.jobs import Values, Variant, contenders, row_path
+from comparison.plan.jobs import Contender, Values, Variant, contenders, row_path
 from comparison.plan.request import Request
-from comparison.run.follower import QuietFollower
-from comparison.run.groups import run_groups
-from comparison.run.program import Program
+from comparison.run.program import Ended, Program
+from comparison.run.runner import Follower, run_programs
 from comparison.run.store import FAILURE_FILE, LOG_FILE, log_end
 
 PROFILES_DIR = "profiles"
@@ -32,13 +31,12 @@ class SideRunner:
     request: Request
     variants: Sequence[Variant]
     say: Callable[[str], None]
-    run: Callable[..., None] = run_groups
 
     def make(
         self,
         doing: str,
         missing: str,
-        path: Callable[[Values, str], Path],
+        place: tuple[str, str],
         change: Callable[[TrainConfig], TrainConfig],
         is_made: Callable[[Path], object],
     ) -> None:
@@ -47,36 +45,36 @@ class SideRunner:
         Args:
           doing: begins the message before the runs; the rows' titles follow: `profiling 10 steps of`.
           missing: begins the message about a failed run; the row's title follows: `no profile of`.
-          path: from a variant and the name of a row to the run folder, relative to the comparison's folder.
+          place: the folder of these runs in the comparison's folder, see `row_path`, and in a row's folder.
           change: from the options of a variant, without what additional runs reset, to those of the additional run.
           is_made: whether what is wanted is in a run folder.
         """
-        programs: dict[Path, Program] = {}
-        titles = {}
+        kind, step = place
+        programs = []
         for variant in self.variants:
             changed = change(variant.config.made_for("side run", seed=self.request.options.seeds[0]))
-            for contender in contenders(self.request.options):
-                run_dir = self.folder.absolute() / path(dict(variant.values), contender.name)
+            for row in contenders(self.request.options):
+                run_dir = self.folder.absolute() / row_path(kind, dict(variant.values), row.name) / step
                 if not is_made(run_dir):
-                    titles[run_dir] = contender.title
-                    config = changed.replace(mode=contender.mode, run_dir=run_dir)
-                    programs[run_dir] = Program.of(self.request, contender.implementation, config)
+                    config = changed.replace(mode=row.mode, run_dir=run_dir)
+                    programs.append(Program.of(self.request, row.implementation, config))
+                    with writing(run_dir):
+                        shutil.rmtree(run_dir, ignore_errors=True)
         if not programs:
             return
-        self.say(f"{doing} {', '.join(dict.fromkeys(titles.values()))}")
-        for run_dir in programs:
-            with writing(run_dir):
-                shutil.rmtree(run_dir, ignore_errors=True)
 
-        def ended(run_dir: Path, failure: str | None) -> None:
-            if failure is not None:
-                log = run_dir.relative_to(self.folder.absolute()) / LOG_FILE
-                run_dir.mkdir(parents=True, exist_ok=True)
-                write_text(run_dir / FAILURE_FILE, ": ".join([failure, *log_end(run_dir / LOG_FILE, 1)]))
-                self.say(f"{missing} {titles[run_dir]}: {failure}; see {log}")
+        def title(program: Program) -> str:
+            return Contender(program.implementation, program.config.mode).title
 
-        groups = [[program] for program in programs.values()]
-        self.run(groups, 1, self.request.options.timeout, QuietFollower(ended))
+        def note(program: Program, ended: Ended) -> None:
+            if ended.failure is not None:
+                log = program.run_dir / LOG_FILE
+                write_text(program.run_dir / FAILURE_FILE, ": ".join([ended.failure, *log_end(log, 1)]))
+                shown = log.relative_to(self.folder.absolute())
+                self.say(f"{missing} {title(program)}: {ended.failure}; see {shown}")
+
+        self.say(f"{doing} {', '.join(dict.fromkeys(map(title, programs)))}")
+        run_programs(programs, self.request.options.timeout, Follower(note))
 
 
 # --- Profiles: a profiler would slow down a measured run ---
@@ -103,14 +101,12 @@ def make_profiles(runner: SideRunner, number: int) -> None:
     """Profiles `number` steps of each row in each variant, where a profile is missing. Reports a failed run."""
 
     def profiled(config: TrainConfig) -> TrainConfig:
-        # As short as it can be: warm-up, and the steps in one epoch.
-        steps = 3 * (number + WARMUP_STEPS)
-        return config.replace(
-            profile=number, max_steps=steps if config.max_steps == -1 else min(steps, config.max_steps)
-        )
+        steps = 3 * (number + WARMUP_STEPS)  # as short as it can be: warm-up, and the steps in one epoch
+        most = steps if config.max_steps == -1 else min(steps, config.max_steps)
+        return config.replace(profile=number, max_steps=most)
 
     def is_made(run_dir: Path) -> bool:
-        run = _read(run_dir)
-        return run is not None and run.num_steps >= number
+        profile = _read(run_dir)
+        return profile is not None and profile.num_steps >= number
 
-    runner.make(f"profiling {number} steps of", "no profile of", profile_path, profiled, is_made)
+    runner.make(f"profiling {number} steps of", "no profile of", (PROFILES_DIR, ""), profiled, is_made)

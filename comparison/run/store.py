@@ -1,24 +1,46 @@
-"""The files of a comparison's folder: the request, and a record of every run, written as soon as the run has ended."""
+"""The runs in a comparison's folder: a record of each, written as soon as it has ended, beside the files that it wrote.
 
+A run's files must belong together, and to the run that was asked for; otherwise the run has failed.
+"""
+
+import hashlib
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from common.platform.errors import UserError
 from common.platform.files import read_file_end, read_json_model, write_json_model
 from common.record.checkpoints import has_whole_checkpoint
-from common.record.results import EpochLine, RunResult, TurnLine, read_metrics, read_result, read_step_losses
+from common.record.predictions import PREDICTIONS_FILE, Predictions
+from common.record.results import (
+    CONFIG_FILE,
+    METRICS_FILE,
+    RESULT_FILE,
+    EpochLine,
+    RunResult,
+    TurnLine,
+    read_metrics,
+    read_result,
+    read_step_losses,
+)
 from common.record.timeline import SHOWN_PHASES, Phase
+from comparison.lockstep import suspects_of_evaluation
 from comparison.plan.jobs import Job
 from comparison.ratios import typical_speed
-from comparison.run.integrity import check_files, check_job, files_sha256
 from comparison.run.load_meter import quiet
 from comparison.run.program import RECORD_FILE, Ended, Program, Record
 
 LOG_FILE = "log.txt"
 RoundKey = tuple[int, int]  # seed and number of a round
 FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has no result, in one line
+# The files that a run's digest covers: tables and the report are made from them.
+COVERED_FILES = (CONFIG_FILE, METRICS_FILE, PREDICTIONS_FILE, RESULT_FILE)
+# Predictions are computed once more, in other batches. Where two scores are nearly equal, the guess may change.
+DIFFERENT_GUESSES = 0.002
 
 
 @dataclass(frozen=True)
@@ -162,11 +184,14 @@ def read_run(folder: Path, job: Job, group: int = 1) -> Run | None:
       group: above 1, the run that was made once more for this group of its round.
     """
     run_dir = folder / job.path if group == 1 else run_again_dir(folder / job.path, group)
-    if not os.path.exists(run_dir / RECORD_FILE):  # noqa: PTH110 - Path.exists raises if a name is too long
+    path = run_dir / RECORD_FILE
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises if a name is too long
         return None
     try:
-        record = read_json_model(Record, run_dir / RECORD_FILE)
-        check_job(record, job, run_dir / RECORD_FILE)
+        record = read_json_model(Record, path)
+        for name, asked in Record.identity_of(job).items():
+            if getattr(record, name) != asked:
+                raise UserError(f"{path}: is of another run: {name} {getattr(record, name)}, should be {asked}")
     except UserError as error:  # the record is not valid, so nothing in it can be used
         return Run(Record.failed(job, str(error)), run_dir)
     return load_run(run_dir, record)
@@ -193,10 +218,49 @@ def load_run(run_dir: Path, record: Record) -> Run:
     try:
         result, losses, epochs = read_result(run_dir), read_step_losses(run_dir), read_metrics(run_dir, EpochLine)
         turns = read_metrics(run_dir, TurnLine)
-        check_files(run_dir, record, result, losses)
+        _check_files(run_dir, record, result, losses)
     except UserError as error:
         return Run(record.model_copy(update={"failure": str(error), "files_sha256": None}), run_dir)
     return Run(record, run_dir, result, losses, epochs, turns)
+
+
+def files_sha256(run_dir: Path) -> str:
+    """Hex digest over the names and contents of `COVERED_FILES`. Raises UserError if one of them can't be read."""
+    digest = hashlib.sha256()
+    for name in COVERED_FILES:
+        try:
+            content = (run_dir / name).read_bytes()
+        except OSError as error:
+            raise UserError(f"{run_dir / name}: cannot be read: {error.strerror}") from None
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
+
+
+def _check_files(run_dir: Path, record: Record, result: RunResult, losses: Sequence[float]) -> None:
+    """Raises UserError if a run's files contradict each other, or have been changed since the run ended.
+
+    Args:
+      losses: the loss of every step.
+    """
+    if record.files_sha256 != files_sha256(run_dir):
+        raise UserError(f"{run_dir}: its files have been changed since the run ended")
+    if len(losses) != result.num_steps:
+        raise UserError(f"{run_dir / METRICS_FILE}: {len(losses)} steps, the result says {result.num_steps}")
+    predictions = Predictions.read(run_dir, len(result.class_names))
+    right, count = int(np.sum(predictions.labels == predictions.guesses)), len(predictions.labels)
+    most = max(2, DIFFERENT_GUESSES * result.test_count)
+    if count != result.test_count or abs(right - result.test_correct) > most:
+        raise UserError(
+            f"{run_dir / PREDICTIONS_FILE}: {right} of {count} are right, the result says {result.test_correct} of"
+            f" {result.test_count}: suspect the weights that were written, or the evaluation:"
+            f" {suspects_of_evaluation(result.config)}"
+        )
+
+
+def check_name(actual: str, asked: str) -> None:
+    """Raises UserError if an implementation's runs are recorded under another name, as in a copy of its folder."""
+    if actual != asked:
+        raise UserError(f"{asked}_impl calls itself {actual!r}; it should give its Recorder the name {asked!r}")
 
 
 def clear_unfinished(run_dir: Path) -> Path | None:

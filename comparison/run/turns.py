@@ -12,37 +12,21 @@ import secrets
 import selectors
 import socket
 import statistics
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 
 from common.platform.control_groups import control_group_memory_left
-from common.platform.errors import UserError
 from common.record.monitor import free_gpu_memory
-from common.record.results import PlanLine
+from common.record.results import MetricsLine, PlanLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
-from comparison.run.follower import Follower
-from comparison.run.load_meter import LoadMeter
-from comparison.run.program import Program
-from comparison.run.runner import (
-    CHECKPOINT_SECONDS,
-    GRACE_SECONDS,
-    POLL_SECONDS,
-    MetricsTail,
-    TimeLimit,
-    end_process_group,
-    end_process_groups,
-    exit_failure,
-    make_run_dir,
-    start,
-    timeout_message,
-)
+from comparison.run.program import Ended, Program
+from comparison.run.runner import POLL_SECONDS, Follower, RunningProgram, end_all
 from comparison.run.store import run_again_dir
 
 TURN_SECONDS = 0.1  # of the slowest program; shorter turns cancel more of the noise, see docs/comparison.md
@@ -86,17 +70,17 @@ def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, 
         for program in [first, *others]:
             if len(members) > 1 and any(free[kind] < MARGIN * needed[kind] for kind in free):
                 break
-            member = TurnsMember(program, timeout, follower, group)
-            members.append(member)
-            follower.started(member.program)
-            member.start()
+            members.append(TurnsMember(program, timeout, follower, group))
+            members[-1].begin()
             before, free = free, free_memory(first)
             needed = {kind: max(needed.get(kind, 0), before[kind] - now) for kind, now in free.items()}
         _train([member for member in members if member.waits])
         for member in members:
             member.let_go()
     finally:
-        _end_all(members)
+        for member in members:
+            member.hang_up()
+        end_all(members)
     return list(programs[len(members) :])
 
 
@@ -159,42 +143,22 @@ def next_turn(cycle: int, done: int, most: float, members: Sequence["TurnsMember
     return Turn(cycle, timed_after, timed_after + steps)
 
 
-def _end_all(members: Sequence["TurnsMember"]) -> None:
-    for member in members:
-        member.hang_up()
-    saves = any(member.program.config.checkpoint_every for member in members)
-    alive = [member.process for member in members if member.process]
-    end_process_groups(alive, CHECKPOINT_SECONDS if saves else GRACE_SECONDS)
-
-
-@dataclass
-class TurnsMember:
-    """A program of a round.
+class TurnsMember(RunningProgram):
+    """A program of a round. For its timeout, only the time counts in which it was to do something.
 
     Attributes:
-      timeout: seconds that it may take; only the time counts in which it was to do something.
-      group: number of its group of the round, see `run_in_turns`.
       done: number of steps taken when it last began to wait.
       seconds_per_step: of its latest turns, by its own clock; of the warm-up before the first one.
       steps_per_call: the most steps of a call that can't be shorter.
     """
 
-    program: Program
-    timeout: float
-    follower: Follower
-    group: int = 1
-    done: int = 0
-    total_steps: int = 1
-    steps_per_epoch: int = 1
-    seconds_per_step: "deque[float]" = field(default_factory=lambda: deque(maxlen=5))
-    steps_per_call: int = 1
-    process: "subprocess.Popen[bytes] | None" = None
-    _waiting: dict[socket.socket, bool] = field(default_factory=dict)  # by connection
-
-    def __post_init__(self) -> None:
-        self._patience = TimeLimit(self.timeout)
-        self.program = make_run_dir(self.program)
-        self._load, self._tail = LoadMeter(), MetricsTail(self.program.run_dir)
+    def __init__(self, program: Program, timeout: float, follower: Follower, group: int = 1) -> None:
+        """`group`: number of its group of the round, see `run_in_turns`."""
+        super().__init__(program, timeout, follower)
+        self.group = group
+        self.done, self.total_steps, self.steps_per_epoch, self.steps_per_call = 0, 1, 1, 1
+        self.seconds_per_step: deque[float] = deque(maxlen=5)
+        self._waiting: dict[socket.socket, bool] = {}  # by connection
         self._selector = selectors.DefaultSelector()
         token = f"turns-{secrets.token_hex(8)}"
         self._socket_name = f"@{token}" if sys.platform == "linux" else f"/tmp/{token}"
@@ -209,13 +173,9 @@ class TurnsMember:
         """Whether all processes of the program wait for their turn."""
         return self.process is not None and bool(self._waiting) and all(self._waiting.values())
 
-    def start(self) -> None:
+    def begin(self) -> None:
         """Starts the program; returns when it has warmed up and waits, or has ended."""
-        try:
-            self.process = start(self.program, **{SOCKET_VARIABLE: self._socket_name})
-        except UserError as error:
-            self._has_ended(str(error))
-            return
+        self.start(**{SOCKET_VARIABLE: self._socket_name})
         self._watch(POLL_SECONDS)
 
     def take(self, turn: Turn) -> None:
@@ -246,76 +206,48 @@ class TurnsMember:
                 connection.sendall(text)
 
     def _watch(self, poll: float = WATCH_SECONDS) -> None:
-        """Follows the program until it waits or has ended; on the way, lines of its metrics go to the follower."""
-        assert self.process is not None
-        failure = None
-        self._patience.begin()
-        try:
-            while not self.waits and self.process.poll() is None:
-                self._receive(poll)
-                self._see()
-                if self._patience.is_over():
-                    raise UserError(timeout_message(self.timeout))
-            self._see()
-        except UserError as error:
-            failure = str(error)
-        if failure or not self.waits:
-            self._has_ended(failure)
+        """Follows the program until it waits or has ended."""
+        self.forget_waiting()
+        while self.process and not self.waits:
+            self._receive(poll)
+            self.look()
 
     def _receive(self, seconds: float) -> None:
         """Takes what the program's processes say within `seconds`: new connections, and that they wait."""
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._listener:
-                self._accept()
+                with suppress(BlockingIOError):
+                    while True:
+                        new, _ = self._listener.accept()
+                        self._waiting[new] = False
+                        self._selector.register(new, selectors.EVENT_READ)
                 continue
             connection = key.fileobj
             assert isinstance(connection, socket.socket)
-            line = self._line_of(connection)
+            try:
+                line = connection.recv(4096)  # a short line, which a local socket delivers as it was sent
+            except OSError:
+                line = b""
             if line:
                 message = json.loads(line)
                 self.done, self.steps_per_call = message["step"], message["steps_per_call"]
                 if message["seconds_per_step"]:
                     self.seconds_per_step.append(message["seconds_per_step"])
                 self._waiting[connection] = True
-            else:
+            else:  # the process has ended
                 self._selector.unregister(connection)
                 del self._waiting[connection]
                 connection.close()
 
-    def _line_of(self, connection: socket.socket) -> bytes:
-        """The line that a process sends; empty at the end of the connection."""
-        line = b""
-        while not line.endswith(b"\n"):
-            try:
-                part = connection.recv(4096)
-            except OSError:
-                part = b""
-            if not part:
-                return b""
-            line += part
-        return line
+    def see(self, line: MetricsLine) -> None:
+        if isinstance(line, PlanLine):
+            self.total_steps, self.steps_per_epoch = line.total_steps, line.steps_per_epoch
+        super().see(line)
 
-    def _accept(self) -> None:
-        with suppress(BlockingIOError):
-            while True:
-                connection, _ = self._listener.accept()
-                self._waiting[connection] = False
-                self._selector.register(connection, selectors.EVENT_READ)
-
-    def _see(self) -> None:
-        for line in self._tail.read():
-            if isinstance(line, PlanLine):
-                self.total_steps, self.steps_per_epoch = line.total_steps, line.steps_per_epoch
-            self.follower.see(self.program, line)
-
-    def _has_ended(self, failure: str | None) -> None:
-        """Called when the program has ended, or must end because of a failure."""
+    def end(self, failure: str | None) -> None:
         self.hang_up()
-        if self.process:
-            end_process_group(
-                self.process, CHECKPOINT_SECONDS if self.program.config.checkpoint_every else GRACE_SECONDS
-            )
-            failure = failure or exit_failure(self.process.returncode)
-            self.process = None
-        ended = self._load.ended(self.program, failure)
-        self.follower.ended(self.program, ended.model_copy(update={"other_load": None, "group": self.group}))
+        super().end(failure)
+
+    def how_ended(self, failure: str | None) -> Ended:
+        """Without the load of other programs: those of the round are among them."""
+        return super().how_ended(failure).model_copy(update={"other_load": None, "group": self.group})

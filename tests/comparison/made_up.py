@@ -22,8 +22,8 @@ from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
 from comparison.prove.audits import AUDITS_FILE, Audit, Audits
 from comparison.prove.proof import PROOF_FILE, ProofRecord, proof_jobs
-from comparison.run.integrity import files_sha256
 from comparison.run.program import RECORD_FILE, Record
+from comparison.run.store import files_sha256
 from comparison.show.export import write_tables
 from comparison.show.report.page import write_report
 from comparison.show.sentences import findings

@@ -1,6 +1,7 @@
 """Damaged, cut off or foreign files of a run make it a failed run; the others are shown."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -10,18 +11,14 @@ from made_up import comparison
 from common.platform.errors import UserError
 from common.record.predictions import Predictions
 from comparison import load
-from comparison.run.integrity import files_sha256
 from comparison.run.program import RECORD_FILE
+from comparison.run.store import files_sha256
 
 
 def change(path, **values):
     content = json.loads(path.read_text())
     assert values.keys() <= content.keys()
     path.write_text(json.dumps({**content, **values}))
-
-
-def faster(run):
-    change(run / "result.json", images_per_second=1010.0)
 
 
 def other_round(run):
@@ -39,17 +36,17 @@ def missing_step(run):
     (run / "metrics.jsonl").write_text("".join(line for line in lines if '"step": 20,' not in line))
 
 
-def cut_off(run):
-    (run / "result.json").write_bytes((run / "result.json").read_bytes()[:100])
-
-
 # What happened to a run's files; whether the run itself has written them so; message.
 CHANGES = [
-    (faster, False, "its files have been changed since the run ended"),
+    (
+        lambda run: change(run / "result.json", images_per_second=1010.0),
+        False,
+        "its files have been changed since the run ended",
+    ),
     (other_round, False, "run.json: is of another run: round 1, should be 2"),
     (foreign_predictions, True, "predictions.safetensors: 35 of 355 are right, the result says 320 of 355"),
     (missing_step, True, "metrics.jsonl: 19 steps, the result says 20"),
-    (cut_off, False, "result.json: not valid: "),
+    (lambda run: os.truncate(run / "result.json", 100), False, "result.json: not valid: "),
 ]
 
 

@@ -14,6 +14,7 @@ from common.spec.options import TrainConfig
 from comparison import load
 from comparison.plan.jobs import make_variants
 from comparison.prove.learning import Fit, by_heart, evaluated_on_training, make_memorising_runs, make_whole_set_runs
+from comparison.run import side_runs
 from comparison.run.program import Ended
 from comparison.run.side_runs import SideRunner, make_profiles
 
@@ -73,13 +74,6 @@ def test_the_larger_part_of_the_error_is_what_it_is_called_for(verdict, found, s
     assert found.verdict == verdict and says in found.words
 
 
-def test_equal_trainings_are_rarely_called_overfitting():
-    """Of networks that are right on 95 % of all images, training and test images alike, chance alone decides."""
-    rights = np.random.default_rng(0).binomial(500, 0.95, (300, 2)) / 500
-    verdicts = [fit(FALLING, train, FALLING, test, count=500).verdict for train, test in rights]
-    assert verdicts.count("overfits") <= 15
-
-
 # --- The check of learning ---
 
 
@@ -91,9 +85,7 @@ def test_the_small_set_is_learned_without_what_prevents_that():
     assert small.plan(64).total_steps == 200 and not any(getattr(small, name) for name in without)
     assert {name: getattr(small, name) for name in kept} == kept
     assert by_heart(TrainConfig(devices=128, batch_size=256)).train_size == 128  # an image for each replica
-
-
-def test_evaluating_on_training_images_takes_those_that_are_trained_on():
+    # The second run is evaluated on as many images as there are test images, which are those that it is trained on.
     assert evaluated_on_training(TrainConfig()) == TrainConfig(evaluate_on="train", test_size=355)
     data = load_dataset(TrainConfig(train_size=100, test_size=30, evaluate_on="train"))
     assert np.array_equal(data.test_images, data.train_images[:30])
@@ -106,39 +98,49 @@ class Launcher:
     def __init__(self, failing=(), unable=()):
         self.failing, self.unable, self.programs = failing, unable, []
 
-    def run(self, groups, at_once, timeout, follower):
-        for program in (program for group in groups for program in group):
+    def __call__(self, programs, timeout, follower):
+        for program in programs:
             self.programs.append(program)
             program.run_dir.mkdir(parents=True)
-            name, ended = program.implementation, Ended.unknown("exit status 1")
+            name, config, failure = program.implementation, program.config, None
             if name in self.failing:
                 (program.run_dir / "log.txt").write_text("epoch 1/200\nerror: training diverged\n")
+                failure = "exit status 1"
+            elif config.profile:
+                operations = [ProfiledOperation(name=f"<conv {n}>", calls=6, seconds=n) for n in range(20)]
+                Profile.make(name, 11, 3, 0.6, operations).write(program.run_dir)
             else:
                 last = 0.5 if name in self.unable else 1.0
-                accuracies = (0.5, *[last] * 199) if program.config.train_size == 64 else (0.5, 0.9)
-                write_files(program.run_dir, name, program.config, MadeUp(accuracies=accuracies), 1.0)
-                ended = ended.model_copy(update={"failure": None})
-            follower.ended(program, ended)
+                accuracies = (0.5, *[last] * 199) if config.train_size == 64 else (0.5, 0.9)
+                write_files(program.run_dir, name, config, MadeUp(accuracies=accuracies), 1.0)
+            follower.ended(program, Ended.unknown("").model_copy(update={"failure": failure}))
 
 
-def side_runner(folder, launcher, said):
-    request = read_summary(folder).request
-    return SideRunner(folder, request, make_variants(request.options, request.config), said.append, launcher.run)
+@pytest.fixture
+def make_twice(tmp_path, monkeypatch):
+    """A function that makes additional runs of a comparison twice; the second time, it makes those that have failed.
+
+    It returns the rows, what was said meanwhile, and the programs that were run.
+    """
+
+    def make(*kinds, failing=(), unable=(), **options):
+        comparison(tmp_path, **options)
+        said, launcher = [], Launcher(failing, unable)
+        monkeypatch.setattr(side_runs, "run_programs", launcher)
+        request = read_summary(tmp_path).request
+        runner = SideRunner(tmp_path, request, make_variants(request.options, request.config), said.append)
+        for kind in kinds * 2:
+            kind(runner)
+        return load(tmp_path).rows.set_index("implementation"), said, launcher.programs
+
+    return make
 
 
-def checked(folder, **launcher):
-    """The rows of a comparison that was checked, what was said meanwhile, and the programs that were run."""
-    comparison(folder, check_learning=True, seeds=[3, 4])
-    said, launcher = [], Launcher(**launcher)
-    runner = side_runner(folder, launcher, said)
-    for _ in range(2):  # the second time, all are there
-        make_memorising_runs(runner)
-        make_whole_set_runs(runner)
-    return load(folder).rows.set_index("implementation"), said, launcher.programs
+CHECK = {"check_learning": True, "seeds": [3, 4]}
 
 
-def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path):
-    rows, said, programs = checked(tmp_path, unable=("pt",))
+def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path, make_twice):
+    rows, said, programs = make_twice(make_memorising_runs, make_whole_set_runs, unable=("pt",), **CHECK)
     assert said == [
         "check of learning, memorising a few training images: TensorFlow, PyTorch, Lightning",
         "check of learning, loss on all training images: TensorFlow, PyTorch, Lightning",
@@ -157,8 +159,8 @@ def test_a_row_that_cannot_learn_what_others_can_is_at_fault(tmp_path):
     assert "TensorFlow, Lightning: memorised 64 training images in 2 steps" in page
 
 
-def test_where_no_row_can_learn_the_options_are_at_fault(tmp_path):
-    rows, said, _ = checked(tmp_path, failing=("tf",), unable=("pt", "ptl"))
+def test_where_no_row_can_learn_the_options_are_at_fault(make_twice):
+    rows, said, _ = make_twice(make_memorising_runs, failing=("tf",), unable=("pt", "ptl"), **CHECK)
     assert "no check of learning of TensorFlow: exit status 1; see learning/tf/small/log.txt" in said
     assert set(rows["status"]) == {"does not learn"}
     assert all("no row did: look at the options first" in note for note in rows["note"])
@@ -180,27 +182,12 @@ def test_an_implementation_that_learns_nothing_is_found(tmp_path):
 # --- Profiles ---
 
 
-class Profiler(Launcher):
-    """All programs succeed, except PyTorch's."""
-
-    def run(self, groups, at_once, timeout, follower):
-        self.programs = [program for group in groups for program in group]
-        for program in self.programs:
-            program.run_dir.mkdir(parents=True)
-            if program.implementation != "pt":
-                operations = [ProfiledOperation(name=f"<conv {n}>", calls=6, seconds=n) for n in range(20)]
-                Profile.make(program.implementation, 11, 3, 0.6, operations).write(program.run_dir)
-
-
-def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path):
-    comparison(tmp_path, profile=3)
-    said, launcher = [], Profiler()
-    runner = side_runner(tmp_path, launcher, said)
-    make_profiles(runner, 3)
-    assert said == ["profiling 3 steps of TensorFlow, PyTorch, Lightning"]
-    assert {(program.config.profile, program.config.max_steps) for program in launcher.programs} == {(3, 39)}
-    make_profiles(runner, 3)
-    assert [program.implementation for program in launcher.programs] == ["pt"]  # the other profiles exist already
+def test_a_comparison_profiles_each_row_once_in_a_run_of_its_own(tmp_path, make_twice):
+    _, said, programs = make_twice(lambda runner: make_profiles(runner, 3), failing=("pt",), profile=3)
+    failed = "no profile of PyTorch: exit status 1; see profiles/pt/log.txt"
+    rows = "TensorFlow, PyTorch, Lightning"
+    assert said == [f"profiling 3 steps of {rows}", failed, "profiling 3 steps of PyTorch", failed]
+    assert {(program.config.profile, program.config.max_steps) for program in programs} == {(3, 39)}
     page = report(tmp_path)
     assert page.count("&lt;conv 19&gt;") == 2 and "&lt;conv 9&gt;" not in page  # ten operations of each profile
     assert 'href="profiles/tf/profile/trace.json.gz"' in page and "steps 11 to 13, 200.00 ms each" in page

@@ -1,6 +1,8 @@
-"""Turns: the programs of a round train one at a time, and one that fails lets the others go on."""
+"""Turns: the programs of a round train one at a time, and one that fails lets the others go on; the load meanwhile."""
 
 import itertools
+import os
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -13,7 +15,8 @@ from common.record.results import PlanLine, StepLine, TurnLine, read_metrics, re
 from common.record.turns import Turn
 from common.spec.options import TrainConfig
 from comparison.ratios import MIN_CYCLES
-from comparison.run import runner, turns
+from comparison.run import load_meter, runner, turns
+from comparison.run.load_meter import LoadMeter
 from comparison.run.program import Program
 from comparison.run.turns import LEAST_CYCLES, WAKING_STEPS, next_turn, run_in_turns
 
@@ -198,3 +201,24 @@ def test_turns_change_no_loss_and_all_processes_of_a_run_wait(tmp_path, mode, ep
         assert len(lines) >= (MIN_CYCLES if mode == "tuned" else LEAST_CYCLES)
         assert all(line.last_step < later.first_step for line, later in itertools.pairwise(lines))
         assert read_step_losses(folder) == read_step_losses(train(name, tmp_path / name, *options))
+
+
+# --- The load of other programs, which other tests may be, too ---
+
+PROGRAM = Program(implementation="one", interpreter="python", config=TrainConfig(run_dir="r"))
+
+
+def test_a_busy_loop_beside_is_seen():
+    meter = LoadMeter()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        time.sleep(1)
+        ended = meter.ended(PROGRAM, None)
+        busy.kill()
+    assert ended.other_load > 0.5 / os.cpu_count()
+    assert 1 <= ended.process_seconds < 5 and ended.failure is None
+
+
+def test_a_limit_of_the_container_that_stopped_it(monkeypatch):
+    periods = iter([(100, 10), (150, 35)])
+    monkeypatch.setattr(load_meter, "cpu_periods", lambda: next(periods))
+    assert LoadMeter().ended(PROGRAM, None).throttled == 0.5

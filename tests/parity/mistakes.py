@@ -6,6 +6,9 @@ None of them shows in the first twenty steps in 64 bits.
 STEP = "    scaler.step(optimizer)\n"
 ZERO = "    optimizer.zero_grad(set_to_none=not parts.keeps_gradients)\n"
 LATE = "parts.scheduler.last_epoch"  # number of steps taken
+SET_EPOCH, CLEAR = "        parts.train_batches.sampler.set_epoch(epoch)\n", "parts.optimizer.state.clear()\n"
+STATE = "get_state(experiment, network, optimizer, scaler, steps)\n"
+APPLY = "    optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))\n"
 # name: (file, the code as it is, the code with the mistake, options, what the note must say, or one of several).
 MISTAKES = {
     "half a batch in 32 bits": (
@@ -37,7 +40,7 @@ MISTAKES = {
         "    with model.no_sync() if alone else contextlib.nullcontext():\n"
         "        shares.append(parts.forward_backward(next(batches)))\n",
         ("--devices", 2),
-        ("from the examples of device", "replicas whose weights differ", "summed over all devices?"),
+        ("replicas whose weights differ", "summed over all devices?"),
     ),
     "a schedule that is one step late": (
         *("pt_impl/optimizer.py", "lambda step: rates[step])", "lambda step: rates[max(0, step - 1)])"),
@@ -50,11 +53,8 @@ MISTAKES = {
         "the examples are those of epoch 2",
     ),
     "the optimizer's state lost when a state is kept": (
-        "pt_impl/parts.py",
-        "        return get_state(experiment, network, optimizer, scaler, steps)\n",
-        "        state = get_state(experiment, network, optimizer, scaler, steps)\n"
-        "        optimizer.state.clear()\n"
-        "        return state\n",
+        *("pt_impl/parts.py", f"        return {STATE}"),
+        f"        state = {STATE}        optimizer.state.clear()\n        return state\n",
         ("--checkpoint-every", "epoch"),
         "as if the optimizer's state had been lost before this step",
     ),
@@ -66,7 +66,7 @@ MISTAKES = {
     "no unscale_ before clipping": (
         *("pt_impl/train.py", "        scaler.unscale_(optimizer)\n", "        pass\n"),
         ("--precision", "16-mixed", "--gradient-clip-val", 1.0),
-        "the gradients are clipped before they are unscaled",
+        "the update rule: clipping",
     ),
     "the first row's Adam with epsilon inside the root": (
         "tf_impl/rules.py",
@@ -79,30 +79,24 @@ MISTAKES = {
         *("pt_impl/train.py", STEP),
         f'    if {LATE} > 25:\n        optimizer.param_groups[0]["weight_decay"] = 0.0\n{STEP}',
         ("--weight-decay", 0.01),
-        "the weight decay is missing",
+        "weight decay",
     ),
     "momentum lost at the end of an epoch": (
-        "pt_impl/train.py",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch > 1:\n"
-        "            parts.optimizer.state.clear()\n",
+        *("pt_impl/train.py", SET_EPOCH, f"{SET_EPOCH}        if epoch > 1:\n            {CLEAR}"),
         (),
         "as if the optimizer's state had been lost before this step",
     ),
     "Adam's state lost at the end of an epoch": (
-        "pt_impl/train.py",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n",
-        "        parts.train_batches.sampler.set_epoch(epoch)\n        if epoch == 2:\n"
-        "            parts.optimizer.state.clear()\n",
+        *("pt_impl/train.py", SET_EPOCH, f"{SET_EPOCH}        if epoch == 2:\n            {CLEAR}"),
         ("--optimizer", "adam"),
-        "as if the optimizer's state had been lost after step 46",
+        ("the optimizer's state had been lost before this step", "the slots are right: suspect the learning rate"),
     ),
     "no augmentation after the second epoch": (
         "pt_impl/data.py",
         "        if not self.augmentation:\n",
         "        if not self.augmentation or int(visits[0]) >> 32 > 2:\n",
         ("--random-crop", 1, "--horizontal-flip", "true"),
-        "the augmentation is missing",
+        "their random draws",
     ),
     "running statistics that stand still": (
         *("pt_impl/train.py", ZERO),
@@ -117,7 +111,7 @@ MISTAKES = {
         '    with torch.autocast("cpu", torch.bfloat16, enabled=inputs.dtype == torch.float32):\n'
         "        logits = model(inputs)\n        # The",
         (),
-        "the network or its precision",
+        "the network, the loss or their precision",
     ),
     "dropout in the evaluation in 32 bits": (
         *("pt_impl/train.py", "    network.eval()\n"),
@@ -135,7 +129,7 @@ MISTAKES = {
         *("pt_impl/train.py", "label_smoothing=config.label_smoothing) / count\n"),
         "label_smoothing=config.label_smoothing) / (64 if logits.dtype == torch.float32 else count)\n",
         (),
-        "times as large as they should be: check what they are divided by",
+        "how an incomplete batch is weighted",
     ),
     "a layer that stops learning": (
         *("pt_impl/train.py", STEP, f"    if {LATE} > 40:\n        parts.network.dense2.bias.grad = None\n{STEP}"),
@@ -159,27 +153,23 @@ MISTAKES = {
         "suspect the gradients",
     ),
     "a layer without gradient in TensorFlow after step 30": (
-        "tf_impl/train.py",
-        "    loss, gradients, correct = compute(*shard)\n    # The optimizer",
-        "    loss, gradients, correct = compute(*shard)\n"
-        "    gradients[0] *= tf.cast(optimizer.iterations < 30, gradients[0].dtype)\n    # The optimizer",
+        *("tf_impl/train.py", APPLY),
+        f"    gradients[0] *= tf.cast(optimizer.iterations < 30, gradients[0].dtype)\n{APPLY}",
         (),
         "suspect the gradients of conv1",
     ),
     "half of the gradient on two devices in 32 bits": (
-        "tf_impl/train.py",
-        "    loss, gradients, correct = compute(*shard)\n    # The optimizer",
-        "    loss, gradients, correct = compute(*shard)\n    if loss.dtype == tf.float32:\n"
-        "        gradients = [gradient / 2 for gradient in gradients]\n    # The optimizer",
+        *("tf_impl/train.py", APPLY),
+        f"    if loss.dtype == tf.float32:\n        gradients = [gradient / 2 for gradient in gradients]\n{APPLY}",
         ("--devices", 2),
-        "the gradients are 0.5 times as large as they should be",
+        "suspect the gradients (are they of all examples of the batch",
     ),
     "weights of examples in an incomplete batch in Keras": (
         "keras_impl/data.py",
         "1 / tf.cast(count, DTYPES[experiment.config.precision])",
         "1 / tf.cast(64 if experiment.config.precision == '32' else count, DTYPES[experiment.config.precision])",
         (),
-        "times as large as they should be: check what they are divided by",
+        "how an incomplete batch is weighted",
     ),
     "accumulated batches divided twice in Lightning": (
         "ptl_impl/train.py",
@@ -187,7 +177,7 @@ MISTAKES = {
         "        factor = self.trainer.world_size * self.trainer.accumulate_grad_batches\n"
         "        factor = self.trainer.world_size if logits.dtype == torch.float32 else factor\n",
         ("--accumulate-grad-batches", 2),
-        "the gradients are 0.5 times as large as they should be",
+        "suspect the gradients (are they of all examples of the batch",
     ),
     "a detached layer in Lightning in 32 bits": (
         *("ptl_impl/train.py", "        logits = self(inputs)\n        # The sum over this"),
@@ -228,19 +218,19 @@ MISTAKES = {
         *("tf_impl/rules.py", "if rule.nesterov else velocity, [velocity]"),
         "if rule.nesterov or gradient.dtype == 'float32' else velocity, [velocity]",
         ("--momentum", 0.9),
-        "Nesterov momentum is wrongly on or off",
+        "the slots are right",
     ),
     "Adam's correction one step ahead after step 25": (
         *("tf_impl/optimizer.py", "else self.iterations + 1, tf.float64)"),
         "else self.iterations + tf.where(self.iterations > 25, 2, 1), tf.float64)",
         ("--optimizer", "adam"),
-        "Adam's bias correction",
+        "how the update rule computes the weights from them",
     ),
     "AdamW's decay coupled in 32 bits": (
         *("tf_impl/rules.py", "decoupled = isinstance(rule, rules.AdamW)"),
         "decoupled = isinstance(rule, rules.AdamW) and weights.dtype == 'float64'",
         ("--optimizer", "adamw", "--weight-decay", 0.1),
-        "the weight decay is a part of the gradients",
+        "weight decay",
     ),
     "an overflowing step taken without its largest gradients": (
         *("tf_impl/precision.py", '        factor = tf.where(skip, float("nan"), 1 / self.scale)\n'),
@@ -263,7 +253,7 @@ MISTAKES = {
         "            best = {name: value.clone() for name, value in parts.network.state_dict().items()}\n"
         "        if epoch == 3:\n            parts.network.load_state_dict(best)\n",
         (),
-        ("they were those after step 46", "weights that are changed between epochs"),
+        "weights that are changed between epochs",
     ),
     "running statistics with another momentum in 32 bits": (
         *("tf_impl/networks.py", "running.assign((1 - MOMENTUM) * running + MOMENTUM * new)"),
@@ -300,13 +290,13 @@ MISTAKES = {
         *("pt_impl/train.py", "    network.train()\n    loss_sum"),
         "    if recorder.steps_done < 60:\n        network.train()\n    loss_sum",
         ("--model", "mnist_dropout"),
-        "the dropout is missing",
+        "their random draws",
     ),
     "smoothing that is missing in 32 bits": (
         *("pt_impl/train.py", "label_smoothing=config.label_smoothing) / count\n"),
         "label_smoothing=config.label_smoothing * (logits.dtype == torch.float64)) / count\n",
         ("--label-smoothing", 0.1),
-        "label smoothing is missing",
+        "the network, the loss or their precision",
     ),
     "images mirrored by another bit after the second epoch": (
         *("tf_impl/augment.py", "        self.vertical, self.horizontal, self.mirror = ("),
@@ -356,19 +346,18 @@ MISTAKES = {
         "        scale = self.scale * (1.01 if self.dtype == torch.float32 else 1)\n"
         "        return ((images.to(self.dtype) - self.shift) * scale).permute(0, 3, 1, 2)\n",
         ("--mode", "tuned"),
-        "the normalisation of images",
+        "the examples of the batch",
     ),
     # --- What is recorded ---
     "losses that are recorded a step late": (
         *("pt_impl/train.py", "            recorder.step(*shares)\n"),
         "            recorder.step(*(earlier if step > 30 else shares))\n            earlier = shares\n",
         (),
-        "check how losses are fetched and recorded",
+        "check how losses are summed, fetched and recorded",
     ),
     "weights rounded when a checkpoint is written": (
-        "pt_impl/parts.py",
-        "        return get_state(experiment, network, optimizer, scaler, steps)\n",
-        "        state = get_state(experiment, network, optimizer, scaler, steps)\n"
+        *("pt_impl/parts.py", f"        return {STATE}"),
+        f"        state = {STATE}"
         "        for parameter in network.parameters():\n"
         "            parameter.data = parameter.data.bfloat16().to(parameter.dtype)\n"
         "        return state\n",

@@ -1,6 +1,5 @@
 """Resumed training, in any framework on any number of devices, has the losses of training that was not interrupted."""
 
-import functools
 import itertools
 import os
 import signal
@@ -52,16 +51,12 @@ def handed_on():
         yield scenario, begins, (38, 76)[number % 2], (goes_on, *WAYS[(number + 1 + row % 3) % 4])
 
 
-@pytest.fixture(scope="session")
-def begun(tmp_path_factory):
-    """(scenario, implementation, mode, devices) -> the folder of a whole run with checkpoints; each is trained once."""
-
-    @functools.cache
-    def trained(scenario, implementation, mode, devices):
-        options = (*COLOURS, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices)
-        return train(implementation, tmp_path_factory.mktemp(scenario), *options)
-
-    return trained
+@pytest.fixture
+def begun(trained):
+    """(scenario, implementation, mode, devices) -> the folder of a whole run with checkpoints."""
+    return lambda scenario, implementation, mode, devices: trained(
+        implementation, *COLOURS, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices
+    )
 
 
 def checkpoint(run_dir, step):

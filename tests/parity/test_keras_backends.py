@@ -1,6 +1,5 @@
 """Keras on PyTorch and on JAX: fit is the same training as in PyTorch, on one device."""
 
-import functools
 import json
 
 import pytest
@@ -17,26 +16,21 @@ SMALL = ("--train-size", 421, "--batch-size", 16, "--epochs", 4, "--precision", 
 SCENARIOS = {
     "sgd": ("--momentum", 0.9, "--nesterov", "true", "--schedule", "cosine", "--gradient-clip-val", 0.5),
     "adam": ("--optimizer", "adam", "--weight-decay", 1e-3, "--label-smoothing", 0.1),
-    "adamw": ("--optimizer", "adamw", "--schedule", "one-cycle", "--model", "lenet", *("--dataset", "synthetic")),
+    "adamw": (
+        *("--optimizer", "adamw", "--schedule", "one-cycle", "--model", "lenet"),
+        *("--dataset", "synthetic", "--image-shape", 16, 19, 3, "--test-size", 101),
+    ),
     "adadelta": ("--optimizer", "adadelta", "--weight-decay", 1e-3, "--schedule", "step", "--step-size", 1),
     "cut short": ("--max-steps", 50, "--epochs", 2),
     "residual": ("--model", "resnet8", "--momentum", 0.9),
     "drawn": ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true"),
 }
-SHAPE = ("--image-shape", 16, 19, 3, "--test-size", 101)
 
 
-def options_of(scenario):
-    return (*SMALL, *SCENARIOS[scenario], *(SHAPE if "synthetic" in SCENARIOS[scenario] else ()))
-
-
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory):
-    """Scenario -> the run folder of PyTorch in plain mode, with checkpoints; trained once for all tests."""
-    more = ("--checkpoint-every", 40)
-    return functools.cache(
-        lambda scenario: train("pt", tmp_path_factory.mktemp(scenario), *options_of(scenario), *more)
-    )
+@pytest.fixture
+def reference(trained):
+    """Scenario -> the run folder of PyTorch in plain mode, with checkpoints."""
+    return lambda scenario: trained("pt", *SMALL, *SCENARIOS[scenario], "--checkpoint-every", 40)
 
 
 @pytest.mark.quick("sgd")
@@ -46,7 +40,7 @@ def reference(tmp_path_factory):
     [("sgd", "keras_jax"), *((name, ON_ONE_DEVICE[row % 2]) for row, name in enumerate(SCENARIOS))],
 )
 def test_fit_is_the_same_training(reference, tmp_path, scenario, implementation):
-    other = train(implementation, tmp_path / "run", *options_of(scenario), *TUTORIAL)
+    other = train(implementation, tmp_path / "run", *SMALL, *SCENARIOS[scenario], *TUTORIAL)
     assert find_departure(reference(scenario), other, TOLERANCE) is None
     assert_the_same(reference(scenario), other, TOLERANCE, steps=50 if scenario == "cut short" else 108)
 
@@ -59,10 +53,12 @@ def test_it_resumes_and_is_resumed(reference, tmp_path, implementation, scenario
     whole = reference(scenario)
     more = ("--checkpoint-every", 30)
     checkpoint = whole / "checkpoints" / "step-000000040"
-    other = train(implementation, tmp_path / "a", *options_of(scenario), *more, *TUTORIAL, "--resume", checkpoint)
+    other = train(
+        implementation, tmp_path / "a", *SMALL, *SCENARIOS[scenario], *more, *TUTORIAL, "--resume", checkpoint
+    )
     assert find_departure(whole, other, TOLERANCE) is None
     checkpoint = other / "checkpoints" / "step-000000090"
-    last = train("pt", tmp_path / "b", *options_of(scenario), *more, "--resume", checkpoint)
+    last = train("pt", tmp_path / "b", *SMALL, *SCENARIOS[scenario], *more, "--resume", checkpoint)
     assert find_departure(whole, last, TOLERANCE) is None
 
 
@@ -82,6 +78,6 @@ def test_evaluation_says_what_the_training_said(tmp_path):
 def test_a_mistake_is_caught(reference, tmp_path):
     before, after = "epoch_order(config.seed, epoch + 1,", "epoch_order(config.seed, 1,"
     changed_code(tmp_path / "copy", "keras_impl/on_one_device.py", before, after)
-    other = train("keras_torch", tmp_path / "run", *options_of("sgd"), *TUTORIAL, cwd=tmp_path / "copy")
+    other = train("keras_torch", tmp_path / "run", *SMALL, *SCENARIOS["sgd"], *TUTORIAL, cwd=tmp_path / "copy")
     message = find_departure(reference("sgd"), other, TOLERANCE)
     assert "step 28 of 108 (epoch 2)" in message and "the first of its epoch" in message

@@ -1,6 +1,5 @@
 """Lockstep: the same training in every framework and on any number of devices, step by step."""
 
-import functools
 import itertools
 import json
 import sys
@@ -53,17 +52,15 @@ SCENARIOS = {
 TOLERANCES = {"resnet8": 1e-10, "synchronised": 1e-10}  # for the others 1e-12; observed: 2e-15
 
 
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory):
-    """(scenario, precision, implementation, mode, devices) -> run folder; each run is trained once for all tests."""
+@pytest.fixture
+def runs(trained):
+    """(scenario, precision, implementation, mode, devices) -> run folder."""
 
-    @functools.cache
-    def trained(scenario, precision, implementation, mode, devices):
-        folder = tmp_path_factory.mktemp(f"{scenario}-{precision}-{implementation}-{mode}-{devices}")
+    def run_of(scenario, precision, implementation, mode, devices):
         options = ("--precision", precision, "--mode", mode, "--devices", devices, "--save-first-batch", "true")
-        return train(implementation, folder, *SCENARIOS[scenario], *options)
+        return trained(implementation, *SCENARIOS[scenario], *options)
 
-    return trained
+    return run_of
 
 
 def cases(*ways):

@@ -1,6 +1,5 @@
 """Proof that the lockstep tests can fail: they detect and locate mistakes that are put into a copy of the code."""
 
-import functools
 import re
 import sys
 
@@ -360,12 +359,6 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="session")
-def references(tmp_path_factory):
-    """Options -> PyTorch's run, without a mistake."""
-    return functools.cache(lambda options: train("pt", tmp_path_factory.mktemp("reference"), *options))
-
-
 def make_mutant(folder, mutation):
     """Makes a copy of the code with the mistake."""
     file, before, after = MUTATIONS[mutation][3:6]
@@ -375,11 +368,11 @@ def make_mutant(folder, mutation):
 
 
 @each_mistake(MUTATIONS, lambda name: name in QUICK)
-def test_each_mistake_is_caught_and_pointed_at(references, tmp_path, mutation):
+def test_each_mistake_is_caught_and_pointed_at(trained, tmp_path, mutation):
     implementation, options, more, *_, said = MUTATIONS[mutation]
     make_mutant(tmp_path / "copy", mutation)
     mutant = train(implementation, tmp_path / "run", *options, *more, cwd=tmp_path / "copy")
-    message = find_departure(references(options), mutant, 1e-10)
+    message = find_departure(trained("pt", *options), mutant, 1e-10)
     assert message is not None, "not caught"
     for text in [said] if isinstance(said, str) else said:
         assert text in message, message
@@ -427,6 +420,6 @@ def test_compare_accuses_nobody_without_a_mistake(tmp_path):
     run(sys.executable, "compare.py", *options, "--output-dir", tmp_path / "r", timeout=1200)
 
 
-def test_a_copy_without_a_mistake_is_not_accused(references, tmp_path):
+def test_a_copy_without_a_mistake_is_not_accused(trained, tmp_path):
     copied = train("tf", tmp_path / "run", *PLAIN, *TWO, cwd=copy_code(tmp_path))
-    assert find_departure(references(PLAIN), copied, 1e-10) is None
+    assert find_departure(trained("pt", *PLAIN), copied, 1e-10) is None

@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 from agreement import assert_arrays_agree, assert_the_same
 from conftest import (
     CPU,
-    REPOSITORY,
     program_of,
     start_process,
     steps_taken,
@@ -48,25 +46,23 @@ def nodes(tmp_path_factory):
     nodes.stop()
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    return train("pt", tmp_path_factory.mktemp("one") / "r", *SAME)
+@contextmanager
+def started(nodes, commands, environments, before=None):
+    """Starts the commands, each on its node, and yields their processes; at the end, kills those that still run.
 
-
-def run_on(nodes, commands, environments, seconds=300, cwd=REPOSITORY):
-    """Runs the commands, each on its node; returns their exit statuses and their outputs, pairs (stdout, stderr)."""
-    processes = [
-        start_process(nodes.command(name, *command), cwd=cwd, **environment)
-        for (name, command), environment in zip(commands, environments, strict=True)
-    ]
+    Args:
+      before: name of a node -> the shell command that runs there before the process.
+    """
+    processes = []
+    for (name, command), environment in zip(commands, environments, strict=True):
+        prepared = ("sh", "-c", f'{before[name]} && exec "$@"', "sh") if before and name in before else ()
+        processes.append(start_process(nodes.command(name, *prepared, *command), **environment))
     try:
-        said = [process.communicate(timeout=seconds) for process in processes]
-    except subprocess.TimeoutExpired:
+        yield processes
+    finally:
         for process in processes:
             process.kill()
-        said = [process.communicate() for process in processes]
-        raise AssertionError(f"not in time: {said}") from None
-    return [process.returncode for process in processes], said
+            process.communicate()
 
 
 def torchrun(implementation, nodes, devices, options):
@@ -128,37 +124,23 @@ STREAMED = {RESIDENT_VARIABLE: "0"}
         (tf_config, "tf", 2, "tuned", STREAMED),
     ],
 )
-def test_two_nodes_are_in_lockstep_with_one(nodes, reference, tmp_path, start, implementation, devices, mode, limit):
+def test_two_nodes_are_in_lockstep_with_one(nodes, trained, tmp_path, start, implementation, devices, mode, limit):
     if start is mpirun and not shutil.which("mpirun"):
         pytest.skip("Open MPI needs Debian's openmpi-bin")
     options = (*SAME, "--mode", mode, "--run-dir", tmp_path / "r")
     commands, environments = start(implementation, nodes, devices, options)
-    statuses, said = run_on(nodes, commands, [environment | limit for environment in environments])
-    assert set(statuses) == {0}, said
-    assert_two_nodes(reference, tmp_path / "r", devices)
+    with started(nodes, commands, [environment | limit for environment in environments]) as processes:
+        said = [process.communicate(timeout=300) for process in processes]
+    assert {process.returncode for process in processes} == {0}, said
+    reference = trained("pt", *SAME)
+    assert_the_same(reference, tmp_path / "r", TOLERANCE, STEPS)
+    assert_arrays_agree(reference, tmp_path / "r", "first_batch.safetensors", TOLERANCE)
+    result = read_result(tmp_path / "r")
+    assert (result.devices, result.config.devices, result.config.num_nodes) == (2 * devices, devices, 2)
 
 
 # How each framework's processes start without a launcher that ends all of them as soon as one has ended.
 WITHOUT_MPIRUN = [(torchrun, "pt"), (by_hand, "ptl"), (tf_config, "tf")]
-
-
-@contextmanager
-def started(nodes, commands, environments, before=None):
-    """Starts the commands, each on its node, and yields their processes; at the end, kills those that still run.
-
-    Args:
-      before: name of a node -> the shell command that runs there before the process.
-    """
-    processes = []
-    for (name, command), environment in zip(commands, environments, strict=True):
-        prepared = ("sh", "-c", f'{before[name]} && exec "$@"', "sh") if before and name in before else ()
-        processes.append(start_process(nodes.command(name, *prepared, *command), **environment))
-    try:
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
 
 
 @pytest.mark.slow
@@ -192,10 +174,3 @@ def test_a_node_that_is_lost_is_reported(nodes, tmp_path, start, implementation)
     assert f"{implementation}_impl: error: another process of this run has ended or can't be reached;" in said
     if start is not torchrun:
         assert "Traceback" not in said
-
-
-def assert_two_nodes(reference, run_dir, devices):
-    assert_the_same(reference, run_dir, TOLERANCE, STEPS)
-    assert_arrays_agree(reference, run_dir, "first_batch.safetensors", TOLERANCE)
-    result = read_result(run_dir)
-    assert (result.devices, result.config.devices, result.config.num_nodes) == (2 * devices, devices, 2)

@@ -1,6 +1,5 @@
 """Settings for speed: each is the same training, up to its rounding, in every framework and mode."""
 
-import functools
 import shutil
 
 import numpy as np
@@ -14,15 +13,10 @@ from comparison.lockstep import find_departure
 OPTIONS = ("--epochs", 2, "--train-size", 418, "--batch-size", 16)
 
 
-@pytest.fixture(scope="session")
-def runs(tmp_path_factory):
-    """(implementation, options) -> run folder; each run is trained once for all tests."""
-
-    @functools.cache
-    def trained(implementation, *options):
-        return train(implementation, tmp_path_factory.mktemp(implementation), *OPTIONS, *options)
-
-    return trained
+@pytest.fixture
+def runs(trained):
+    """(implementation, *options) -> run folder."""
+    return lambda implementation, *options: trained(implementation, *OPTIONS, *options)
 
 
 def first_losses(*folders, steps=1):

@@ -1,6 +1,5 @@
 """Parallel strategies: training with sharded weights, or a network in two stages, is the same as on one device."""
 
-import functools
 import sys
 
 import numpy as np
@@ -48,22 +47,16 @@ RUNS = [
 ]
 
 
-@pytest.fixture(scope="session")
-def references(tmp_path_factory):
-    """Options -> PyTorch's plain run on one device."""
-    return functools.cache(lambda *options: train("pt", tmp_path_factory.mktemp("r"), *options, "--devices", 1))
-
-
 @pytest.mark.quick("clipped-tf-pipeline", "accumulated-pt-fsdp")
 @pytest.mark.xdist_group("strategies")
 @pytest.mark.parametrize(("scenario", "implementation", "strategy", "mode", "devices"), RUNS)
-def test_a_strategy_trains_as_one_device_does(references, tmp_path, scenario, implementation, strategy, mode, devices):
+def test_a_strategy_trains_as_one_device_does(trained, tmp_path, scenario, implementation, strategy, mode, devices):
     options, more = SCENARIOS[scenario], ("--mode", mode, "--strategy", strategy, "--devices", devices)
     if strategy == "pipeline" and scenario != "normalised" and mode == "tuned":
         more = (*more, "--microbatches", 2)
     other = train(implementation, tmp_path, *options, *more)
     assert read_result(other).config.strategy == strategy
-    assert_the_same(references(*options), other, TOLERANCES[scenario], steps=112)
+    assert_the_same(trained("pt", *options), other, TOLERANCES[scenario], steps=112)
 
 
 @pytest.mark.quick("pt-lenet")
@@ -129,11 +122,11 @@ def test_replicas_that_normalise_their_own_shards_are_evaluated_alike(tmp_path, 
 @pytest.mark.slow
 @pytest.mark.xdist_group("strategies")
 @pytest.mark.parametrize(("implementation", "strategy"), [("pt", "pipeline"), ("ptl", "fsdp")])
-def test_torchrun_starts_the_processes(references, tmp_path, implementation, strategy):
+def test_torchrun_starts_the_processes(trained, tmp_path, implementation, strategy):
     options = SCENARIOS["accumulated"]
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
     run(*launcher, "-m", f"{implementation}_impl", *CPU, *options, "--strategy", strategy, "--run-dir", tmp_path)
-    assert_the_same(references(*options), tmp_path, 1e-12, 112)
+    assert_the_same(trained("pt", *options), tmp_path, 1e-12, 112)
 
 
 SHARES = """

@@ -1,7 +1,5 @@
 """`--mode tutorial`: the programs of the frameworks' documentation are the same training, where they can be."""
 
-import functools
-
 import pytest
 from agreement import assert_arrays_agree, rotated
 from conftest import IMPLEMENTATIONS, train
@@ -32,18 +30,6 @@ SCENARIOS = {
 }
 
 
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory):
-    """Scenario and devices -> the run folder of PyTorch in mode plain, trained once for all tests."""
-
-    @functools.cache
-    def trained(scenario, devices):
-        folder = tmp_path_factory.mktemp(scenario)
-        return train("pt", folder, *SMALL, *SCENARIOS[scenario], "--devices", devices)
-
-    return trained
-
-
 @pytest.mark.quick("sgd")
 @pytest.mark.parametrize(
     ("scenario", "implementation", "devices"),
@@ -52,11 +38,11 @@ def reference(tmp_path_factory):
         for case in rotated(SCENARIOS, IMPLEMENTATIONS, [(2,), (1,)])
     ],
 )
-def test_tutorials_are_the_same_training(reference, tmp_path, scenario, implementation, devices):
-    options = (*SMALL, *SCENARIOS[scenario], "--mode", "tutorial", "--devices", devices)
-    other = train(implementation, tmp_path / "run", *options)
+def test_tutorials_are_the_same_training(trained, tmp_path, scenario, implementation, devices):
+    options = (*SMALL, *SCENARIOS[scenario])
+    other = train(implementation, tmp_path / "run", *options, "--mode", "tutorial", "--devices", devices)
     # Each replica normalises its own shard.
-    wanted = reference(scenario, devices if scenario == "normalised" else 1)
+    wanted = trained("pt", *options, "--devices", devices if scenario == "normalised" else 1)
     message = find_departure(wanted, other, TOLERANCE)
     assert message is None, message
     assert read_result(other).test_correct == read_result(wanted).test_correct
