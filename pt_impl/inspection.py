@@ -14,7 +14,7 @@ from common.record.recorder import Recorder
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.layers import Conv, Dense
 from common.spec.networks import LAYERS, NetworkSpec, Weights
-from pt_impl.data import Batch, Normalise
+from pt_impl.data import Batch, Prepare
 from pt_impl.networks import make_network
 from pt_impl.precision import make_autocast
 from pt_impl.replicas import concatenate_over_replicas, sum_over_replicas
@@ -108,10 +108,10 @@ def predict(experiment: Experiment, weights: Weights, device: torch.device) -> N
     network = make_network(experiment.network, config)
     load_weights(network, experiment.network, weights)
     network.to(device).eval()
-    normalise, size = Normalise(experiment.dataset, config.precision), EVAL_BATCH_SIZE
+    prepare, size = Prepare(experiment), EVAL_BATCH_SIZE
     parts = []
     with torch.inference_mode(), make_autocast(config.precision, device):
         for start in range(0, len(images), size):
-            part = normalise(torch.tensor(images[start : start + size]))
-            parts.append(network(part.to(device)).to(normalise.dtype).cpu())
+            part = prepare.normalised(torch.tensor(images[start : start + size]))
+            parts.append(network(part.to(device)).to(prepare.dtype).cpu())
     return torch.cat(parts).numpy()

@@ -30,12 +30,6 @@ def share_statistics(network: keras.Model, strategy: tf.distribute.Strategy) -> 
         variable.assign(sum_over_processes(strategy, value if is_first else np.zeros_like(value)))
 
 
-def replicas_differ(network: keras.Model, variable: keras.Variable) -> bool:
-    """Whether this process's replicas have different values of a variable of the network."""
-    first, *others = network.distribute_strategy.experimental_local_results(variable.value)
-    return any((first.numpy() != other.numpy()).any() for other in others)
-
-
 def has_several_processes(strategy: tf.distribute.Strategy | None) -> bool:
     """Whether there are several processes, each with its part of the replicas."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)

@@ -3,6 +3,7 @@
 train.py is complete without this file.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,11 +12,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.randomness import positions
-from tf_impl.data import Batch, Shard, Shards, TrainShards, replicas_of
+from tf_impl.data import Batch, Shard, Shards, TrainShards, distribute, gather
 from tf_impl.networks import DTYPES
 from tf_impl.train import ReplicaSteps, Shares
 from tf_impl.weights import statistics_kept
@@ -64,40 +64,12 @@ class Streamed:
     """The same from one tf.data pipeline for all epochs, which gathers and copies batches ahead of the steps."""
 
     def __init__(self, shards: Shards, strategy: Strategy) -> None:
-        self.shards = shards
-        images, labels = shards.images, shards.labels
+        self.shards, ahead = shards, copy.copy(shards)  # the pipeline may be in the next epoch already
 
-        def rows(visits: NDArray[np.int64]) -> tuple[Images, Labels]:
-            indices = positions(visits)
-            return images[indices], labels[indices]  # read from the file if they are memory-mapped
+        def load(indices: tf.data.Dataset) -> tf.data.Dataset:
+            return indices.map(gather(ahead)).prefetch(2 * shards.num_replicas)
 
-        def gather(visits: tf.Tensor, bound: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            start, stop, count = tf.unstack(bound)
-            visits = visits[start:stop]
-            rows_of = tf.numpy_function(rows, [visits], [images.dtype, tf.int64])
-            return (
-                tf.ensure_shape(rows_of[0], [None, *images.shape[1:]]),
-                tf.ensure_shape(rows_of[1], [None]),
-                visits,
-                count,
-            )
-
-        def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            replicas = replicas_of(context, shards.num_replicas)
-
-            def visits_and_bounds(epoch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-                return shards.visits_of(int(epoch)), shards.bounds_of(int(epoch))[:, replicas].reshape(-1, 3)
-
-            def batches(epoch: tf.Tensor) -> tf.data.Dataset:
-                """The shards of the first batch, one for each replica, then those of the second, and so on."""
-                visits, bounds = tf.numpy_function(visits_and_bounds, [epoch], [tf.int64, tf.int64])
-                visits, bounds = tf.ensure_shape(visits, [len(images)]), tf.ensure_shape(bounds, [None, 3])
-                return tf.data.Dataset.from_tensor_slices(bounds).map(lambda bound: gather(visits, bound))
-
-            return tf.data.Dataset.range(*shards.epochs).flat_map(batches).prefetch(2 * len(replicas))
-
-        # From a function, as in data.py: the strategy must not split the batches by itself.
-        self.iterator = iter(strategy.distribute_datasets_from_function(dataset_of_shards))
+        self.iterator = iter(distribute(strategy, ahead, load, shards.epochs))
 
     def epoch(self) -> Any:
         return self.iterator
@@ -105,7 +77,7 @@ class Streamed:
     def inputs(self, iterator: Any, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return next(iterator)
 
-    def shard(self, images: tf.Tensor, labels: tf.Tensor, visits: tf.Tensor, count: tf.Tensor) -> Batch:
+    def shard(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor, visits: tf.Tensor) -> Batch:
         return Batch(self.shards.prepare(images, visits), labels, count)
 
 

@@ -99,8 +99,8 @@ MISTAKES = {
     ),
     "no augmentation after the second epoch": (
         "pt_impl/data.py",
-        "        if not self.augmentation:\n",
-        "        if not self.augmentation or int(visits[0]) >> 32 > 2:\n",
+        "            if self.augmentation:\n",
+        "            if self.augmentation and int(visits[0]) >> 32 <= 2:\n",
         ("--random-crop", 1, "--horizontal-flip", "true"),
         "the augmentation is missing",
     ),
@@ -309,10 +309,10 @@ MISTAKES = {
         "label smoothing is missing",
     ),
     "images mirrored by another bit after the second epoch": (
-        *("tf_impl/augment.py", "        self.vertical, self.horizontal, self.mirror = ("),
-        "        late = tf.cast(high(visits[:1]) > 2, tf.int64)\n"
-        "        words = [words[0], words[1], words[2] + late * 2**31, words[3]]\n"
-        "        self.vertical, self.horizontal, self.mirror = (",
+        *("tf_impl/data.py", "    vertical, horizontal, mirror = ("),
+        "    late = tf.cast(high(visits[:1]) > 2, tf.int64)\n"
+        "    words = [words[0], words[1], words[2] + late * 2**31, words[3]]\n"
+        "    vertical, horizontal, mirror = (",
         ("--horizontal-flip", "true"),
         "their random draws",
     ),
@@ -351,10 +351,10 @@ MISTAKES = {
     "images normalised in another way in tuned mode": (
         *(
             "pt_impl/tuning.py",
-            "        return ((images.to(self.dtype) - self.shift) * self.scale).permute(0, 3, 1, 2)\n",
+            "        self.sampler, self.prepare, self.device = sampler, prepare, prepare.shift.device\n",
         ),
-        "        scale = self.scale * (1.01 if self.dtype == torch.float32 else 1)\n"
-        "        return ((images.to(self.dtype) - self.shift) * scale).permute(0, 3, 1, 2)\n",
+        "        self.sampler, self.prepare, self.device = sampler, prepare, prepare.shift.device\n"
+        "        prepare.scale = prepare.scale * (1.01 if prepare.dtype == torch.float32 else 1)\n",
         ("--mode", "tuned"),
         "the normalisation of images",
     ),

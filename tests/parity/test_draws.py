@@ -45,8 +45,8 @@ if sys.argv[1] == "tf":
     found = make_shards(experiment, 1)[0].prepare(tf.constant(dataset.train_images), tf.constant(seen)).numpy()
 else:
     import torch
-    from pt_impl.data import Normalise, Prepare
-    prepare = Prepare(experiment, Normalise(dataset, "64"), experiment.augmentation)
+    from pt_impl.data import Prepare
+    prepare = Prepare(experiment, experiment.augmentation)
     found = prepare(torch.tensor(dataset.train_images), torch.tensor(seen)).numpy().transpose(0, 2, 3, 1)
 assert np.allclose(found, expected, rtol=1e-14, atol=1e-14), np.abs(found - expected).max()
 """

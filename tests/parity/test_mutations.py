@@ -76,7 +76,7 @@ MUTATIONS = {
     ),
     "weights loaded in another flatten order": (
         *("ptl", PLAIN, (), "pt_impl/weights.py"),
-        "array = reorder_first_axis(array, parameter.flattened, (2, 0, 1))",
+        "array = array.reshape(*parameter.flattened, -1).transpose(2, 0, 1, 3).reshape(array.shape)",
         "pass",
         ["first batch: activation.dense1 differs", "the layers before it agree"],
     ),
@@ -222,14 +222,14 @@ MUTATIONS = {
     ),
     "one crop for a whole batch": (
         *("ptl", DRAWN, (), "pt_impl/data.py"),
-        "Augment(self.augmentation, visits)",
-        "Augment(self.augmentation, visits[:1].expand(len(visits)))",
+        "augment(images, visits, self.augmentation)",
+        "augment(images, visits[:1].expand(len(visits)), self.augmentation)",
         "first batch: the network's input differs",
     ),
     "mirrored after the crop": (
-        *("tf", DRAWN, (), "tf_impl/augment.py"),
-        "columns = columns + high(self.horizontal * (2 * pad + 1))",
-        "columns = columns + 2 * pad - high(self.horizontal * (2 * pad + 1))",
+        *("tf", DRAWN, (), "tf_impl/data.py"),
+        "columns = columns + high(horizontal * (2 * pad + 1))",
+        "columns = columns + 2 * pad - high(horizontal * (2 * pad + 1))",
         "first batch: the network's input differs",
     ),
     # --- Batch normalisation ---
