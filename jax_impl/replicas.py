@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from common.platform.gpus import has_gpu
 from common.platform.launch import Launch
+from common.platform.rendezvous import LOOPBACK, find_rendezvous
 from common.spec.options import TrainConfig
-from jax_impl.rendezvous import join_processes
 
 AXIS = "replicas"  # the only axis of the mesh
 
@@ -53,6 +53,25 @@ def setup_process(config: TrainConfig) -> None:
         os.environ["NPROC"] = str(config.threads_per_device * own)
     # As in the other implementations, TF32 is not the default: it keeps 10 of the mantissa's 23 bits.
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if config.tf32 else "highest")
+
+
+def join_processes(launch: Launch, on_gpu: bool) -> None:
+    """Makes this process one of the launcher's, with jax.distributed; the first one hosts the coordinator.
+
+    `on_gpu`: each process of a node gets one of its GPUs.
+    """
+    host, port = find_rendezvous(launch)
+    if launch.num_nodes == 1:
+        host = LOOPBACK
+    if launch.started_by == "torchrun":
+        port += 1  # at MASTER_PORT torchrun's own store listens
+    jax.distributed.initialize(
+        f"{host}:{port}",
+        launch.world_size,
+        launch.rank,
+        [launch.local_rank] if on_gpu else None,
+        coordinator_bind_address=f"{LOOPBACK if launch.num_nodes == 1 else '[::]'}:{port}",
+    )
 
 
 def make_mesh(config: TrainConfig, launch: Launch) -> jax.sharding.Mesh:

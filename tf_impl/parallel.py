@@ -1,12 +1,14 @@
 """How replicas work together in TensorFlow: the strategies that `--strategy` names."""
 
+import json
+import os
 import sys
 
 import tensorflow as tf
 
 from common.platform.launch import Launch
+from common.platform.rendezvous import addresses
 from common.spec.options import Accelerator, Strategy, TrainConfig
-from tf_impl.rendezvous import prepare_rendezvous
 
 # For several devices, "auto" means the first of these. Pipelines: tf_impl/pipeline.py.
 STRATEGIES: tuple[Strategy, ...] = ("mirrored", "multi_worker_mirrored", "pipeline")
@@ -40,6 +42,15 @@ def make_strategy(config: TrainConfig) -> tf.distribute.Strategy:
         prepare_rendezvous(launch)
         return tf.distribute.MultiWorkerMirroredStrategy()
     return tf.distribute.get_strategy()  # the default one: there is nothing to distribute
+
+
+def prepare_rendezvous(launch: Launch) -> None:
+    """Sets the environment variable TF_CONFIG, which tells TensorFlow the addresses of the launcher's processes."""
+    if launch.started_by == "TF_CONFIG":
+        return
+    workers = [f"{host}:{port}" for host, port in addresses(launch)]
+    task = {"type": "worker", "index": launch.rank}
+    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
 
 
 def own_devices(config: TrainConfig) -> tuple[Accelerator, ...]:
