@@ -17,7 +17,7 @@ from common.spec.networks import LAYERS, NetworkSpec, Weights
 from pt_impl.data import Batch, Prepare
 from pt_impl.networks import make_network
 from pt_impl.precision import make_autocast
-from pt_impl.replicas import concatenate_over_replicas, sum_over_replicas
+from pt_impl.replicas import gather_over_replicas, sum_over_replicas
 from pt_impl.weights import flattened_to_canonical, load_weights, statistics_kept, to_canonical
 
 # --- First batch: for comparing implementations layer by layer ---
@@ -65,7 +65,9 @@ def write_first_batch(
             name: sum_over_replicas(gradient) / experiment.config.num_shards for name, gradient in gradients.items()
         }
     trained = [parameter for parameter in experiment.network.parameters if parameter.trainable]
-    recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, trained))
+    parts = gather_over_replicas(outputs)
+    activations = {name: np.concatenate([part[name] for part in parts]) for name in outputs}
+    recorder.save_first_batch(activations, to_canonical(gradients, trained))
 
 
 def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from common.spec.layers import Parameter
 from common.spec.networks import NetworkSpec, Weights
-from pt_impl.replicas import collect_over_replicas
+from pt_impl.replicas import gather_over_replicas
 
 Array = NDArray[Any]
 # Canonical kind of a parameter -> PyTorch's name.
@@ -45,7 +45,9 @@ def to_canonical(tensors: dict[str, torch.Tensor], parameters: Sequence[Paramete
             tensor = tensors[name].detach()
             whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # DTensor is slow to import
             weights[parameter.name] = weight_from_native(parameter, np.array(whole.cpu()))
-    return weights if len(weights) == len(parameters) else collect_over_replicas(weights)
+    if len(weights) < len(parameters):
+        weights = {name: array for part in gather_over_replicas(weights) for name, array in part.items()}
+    return weights
 
 
 def native_weight_name(parameter: Parameter) -> str:

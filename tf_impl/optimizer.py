@@ -8,7 +8,7 @@ import tensorflow as tf
 from common.spec.options import TrainConfig
 from common.spec.update_rule import NORM_EPSILON, LossScaling, UpdateRule
 from tf_impl.precision import LossScale, scaled
-from tf_impl.rules import RuleOptimizer, update
+from tf_impl.rules import RuleOptimizer
 
 Tensors = list[tf.Tensor]
 
@@ -42,27 +42,11 @@ class Optimizer(RuleOptimizer):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         with tf.device(variable.device):  # each stage of a pipeline computes its own updates
-            slots, rate = self.slots_of(variable), tf.cast(learning_rate, variable.dtype)
-            before = [tf.convert_to_tensor(slot) for slot in slots]
-            change, after = update(self.rule, tf.convert_to_tensor(variable), gradient, before, self.steps_taken)
-            taken = tf.math.is_finite(gradient) if self.loss_scale else True
-            for slot, value in zip(slots, after, strict=True):
-                self.assign(slot, where(taken, value, slot))
-            self.assign_sub(variable, where(taken, rate * change, 0.0))
-
-    @property
-    def steps_taken(self) -> tf.Tensor:
-        """float64: number of steps taken, including this one and without the skipped ones."""
-        return tf.cast(self.loss_scale.taken if self.loss_scale else self.iterations + 1, tf.float64)
+            super().update_step(gradient, variable, learning_rate)
 
     @property
     def skipped_steps(self) -> int | None:
         return self.loss_scale.skipped.numpy().item() if self.loss_scale else None
-
-
-def where(taken: tf.Tensor | bool, new: tf.Tensor, otherwise: Any) -> tf.Tensor:
-    """tf.where; just `new`, without an operation, if every step is taken."""
-    return new if taken is True else tf.where(taken, new, otherwise)
 
 
 def make_optimizer(network: keras.Model, update_rule: UpdateRule, config: TrainConfig) -> Optimizer:

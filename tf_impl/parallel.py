@@ -39,18 +39,12 @@ def make_strategy(config: TrainConfig) -> tf.distribute.Strategy:
         operations = tf.distribute.ReductionToOneDevice() if on_cpu else None
         return tf.distribute.MirroredStrategy(device_names(config), cross_device_ops=operations)
     if config.strategy == "multi_worker_mirrored":
-        prepare_rendezvous(launch)
+        if launch.started_by != "TF_CONFIG":  # the variable with the addresses of all processes
+            workers = [f"{host}:{port}" for host, port in addresses(launch)]
+            task = {"type": "worker", "index": launch.rank}
+            os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
         return tf.distribute.MultiWorkerMirroredStrategy()
     return tf.distribute.get_strategy()  # the default one: there is nothing to distribute
-
-
-def prepare_rendezvous(launch: Launch) -> None:
-    """Sets the environment variable TF_CONFIG, which tells TensorFlow the addresses of the launcher's processes."""
-    if launch.started_by == "TF_CONFIG":
-        return
-    workers = [f"{host}:{port}" for host, port in addresses(launch)]
-    task = {"type": "worker", "index": launch.rank}
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
 
 
 def own_devices(config: TrainConfig) -> tuple[Accelerator, ...]:

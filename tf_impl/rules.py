@@ -99,9 +99,19 @@ class RuleOptimizer(keras.optimizers.Optimizer):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Updates a variable and its slots; Keras calls it for each variable."""
-        slots, steps = self.slots_of(variable), ops.cast(self.iterations + 1, "float64")
+        slots, rate = self.slots_of(variable), ops.cast(learning_rate, variable.dtype)
         gradient, before = ops.cast(gradient, variable.dtype), [ops.convert_to_tensor(slot) for slot in slots]
-        change, after = update(self.rule, ops.convert_to_tensor(variable), gradient, before, steps)
+        change, after = update(self.rule, ops.convert_to_tensor(variable), gradient, before, self.steps_taken)
+        if self.loss_scale:  # the gradients of a skipped step are NaN
+            taken = ops.isfinite(gradient)
+            change = ops.where(taken, change, ops.zeros_like(change))
+            after = [ops.where(taken, *values) for values in zip(after, before, strict=True)]
         for slot, value in zip(slots, after, strict=True):
             self.assign(slot, value)
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * change)
+        self.assign_sub(variable, rate * change)
+
+    @property
+    def steps_taken(self) -> Any:
+        """float64: number of steps taken, including this one and without the skipped ones."""
+        skipped = self.loss_scale.skipped if self.loss_scale else 0
+        return ops.cast(self.iterations + 1, "float64") - ops.cast(skipped, "float64")

@@ -118,70 +118,50 @@ class TunedLoop:
         source = Resident if experiment.is_resident else Streamed
         self.shards, self.test_shards = shards
         self.training, self.testing = (source(bounds, strategy) for bounds in shards)
-        train_step, update_step, eval_step = steps
-        self.call = self.make_call(train_step, update_step)
-        self.eval_steps = self.make_eval_steps(eval_step)
+        self.train_step, self.update_step, self.eval_step = steps
+        self.call, self.eval_call = tf.function(self.take_steps), tf.function(self.evaluate_batches)
         # Traced now, during start-up, and not in the first evaluation.
-        self.eval_steps.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
+        self.eval_call.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
 
-    def make_call(
-        self, train_step: Callable[..., Shares], update_step: Callable[[], None] | None
-    ) -> Callable[..., Shares]:
-        data, strategy = self.training, self.strategy
-        accumulated = self.experiment.plan.accumulated
-        loss_dtype = DTYPES[self.experiment.config.precision]
-
-        def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return train_step(*data.shard(*inputs))
-
-        def one_batch(epoch: Any, batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            loss, correct = strategy.run(replica_step, args=data.inputs(epoch, batch))
-            return strategy.reduce(SUM, loss, axis=None), strategy.reduce(SUM, correct, axis=None)
-
-        @tf.function
-        def train_steps(
-            epoch: Any, first: tf.Tensor, number: tf.Tensor, last: tf.Tensor
-        ) -> tuple[tf.Tensor, tf.Tensor]:
-            """Global losses and correct answers, (number,) each, of an epoch's steps `first`, `first` + 1, ...
-
-            Args:
-              last: number of the epoch's batches.
-            """
-            losses, correct = tf.TensorArray(loss_dtype, number), tf.TensorArray(tf.int64, number)
-            for step in tf.range(number):
-                if accumulated == 1:
-                    loss, right = one_batch(epoch, first + step)
-                else:
-                    loss, right = tf.zeros([], loss_dtype), tf.zeros([], tf.int64)
-                    batch = (first + step) * accumulated
-                    for index in tf.range(batch, tf.minimum(batch + accumulated, last)):
-                        shares = one_batch(epoch, index)
-                        loss, right = loss + shares[0], right + shares[1]
-                    strategy.run(update_step)
-                losses, correct = losses.write(step, loss), correct.write(step, right)
-            return losses.stack(), correct.stack()
-
-        return train_steps
-
-    def make_eval_steps(
-        self, eval_step: Callable[..., tuple[tf.Tensor, ...]]
-    ) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-        data, strategy = self.testing, self.strategy
+    def on_all(
+        self, data: Resident | Streamed, step: Callable[..., tuple[tf.Tensor, ...]], epoch: Any, batch: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """What a step returns for a batch of `data`, summed over the replicas."""
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return eval_step(*data.shard(*inputs))
+            return step(*data.shard(*inputs))
 
-        @tf.function
-        def eval_steps(epoch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            loss_sum, correct, count = tf.constant(0.0, tf.float64), tf.constant(0, tf.int64), tf.constant(0, tf.int64)
-            for batch in tf.range(number):
-                shares = strategy.run(replica_step, args=data.inputs(epoch, batch))
-                loss_sum += strategy.reduce(SUM, shares[0], axis=None)
-                correct += strategy.reduce(SUM, shares[1], axis=None)
-                count += strategy.reduce(SUM, shares[2], axis=None)
-            return loss_sum, correct, count
+        shares = self.strategy.run(replica_step, args=data.inputs(epoch, batch))
+        return [self.strategy.reduce(SUM, share, axis=None) for share in shares]
 
-        return eval_steps
+    def take_steps(self, epoch: Any, first: tf.Tensor, number: tf.Tensor, last: tf.Tensor) -> Shares:
+        """Global losses and correct answers, (number,) each, of an epoch's steps `first`, `first` + 1, ...
+
+        Args:
+          last: number of the epoch's batches.
+        """
+        accumulated, loss_dtype = self.experiment.plan.accumulated, DTYPES[self.experiment.config.precision]
+        losses, correct = tf.TensorArray(loss_dtype, number), tf.TensorArray(tf.int64, number)
+        for step in tf.range(number):
+            if accumulated == 1:
+                loss, right = self.on_all(self.training, self.train_step, epoch, first + step)
+            else:
+                loss, right = tf.zeros([], loss_dtype), tf.zeros([], tf.int64)
+                batch = (first + step) * accumulated
+                for index in tf.range(batch, tf.minimum(batch + accumulated, last)):
+                    shares = self.on_all(self.training, self.train_step, epoch, index)
+                    loss, right = loss + shares[0], right + shares[1]
+                self.strategy.run(self.update_step)
+            losses, correct = losses.write(step, loss), correct.write(step, right)
+        return losses.stack(), correct.stack()
+
+    def evaluate_batches(self, epoch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Sum of losses, number of correct answers and of examples of the first `number` batches."""
+        loss_sum, correct, count = tf.constant(0.0, tf.float64), tf.constant(0, tf.int64), tf.constant(0, tf.int64)
+        for batch in tf.range(number):
+            shares = self.on_all(self.testing, self.eval_step, epoch, batch)
+            loss_sum, correct, count = loss_sum + shares[0], correct + shares[1], count + shares[2]
+        return loss_sum, correct, count
 
     def train_steps(self, epoch: int) -> Iterator[tuple[tf.Tensor, tf.Tensor, int]]:
         """Takes the steps of an epoch, counted from 0; gives those of each call, (number,) each, and their number."""
@@ -196,7 +176,7 @@ class TunedLoop:
 
     def evaluate(self) -> tuple[float, int, int]:
         """Sum of losses, number of correct answers and of examples of the whole test set, each example once."""
-        sums = self.eval_steps(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
+        sums = self.eval_call(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
         loss_sum, correct, count = (total.numpy().item() for total in sums)
         return loss_sum, correct, count
 
@@ -217,10 +197,8 @@ def compile_ahead(
 
         def shard_of(context: Any, sizes: Any = sizes, counts: Any = counts) -> Shard:
             replica = context.replica_id_in_sync_group
-            images, labels = (
-                tf.zeros([sizes[replica], *shape], shards.images.dtype),
-                tf.zeros([sizes[replica]], tf.int64),
-            )
+            images = tf.zeros([sizes[replica], *shape], shards.images.dtype)
+            labels = tf.zeros([sizes[replica]], tf.int64)
             return shards.prepare(images, labels), labels, tf.constant(counts[replica])
 
         with statistics_kept(network):

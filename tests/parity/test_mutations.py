@@ -34,13 +34,13 @@ TWO, THREE = ("--devices", 2), ("--devices", 3)
 RESNET8_ON_TWO, SYNCHRONISED = (*RESNET8, *TWO), (*RESNET8, "--sync-batchnorm", "true")
 FSDP, PIPELINE = (*TWO, "--strategy", "fsdp"), ("--strategy", "pipeline", "--microbatches", 2)
 
-SLOTS = "            slots, rate = self.slots_of(variable), tf.cast(learning_rate, variable.dtype)\n"
+SLOTS = "        slots, rate = self.slots_of(variable), ops.cast(learning_rate, variable.dtype)\n"
 KERAS_RULE = """\
-            momentum, velocity = tf.cast(self.rule.momentum, variable.dtype), slots[0]
-            gradient = gradient + self.rule.weight_decay * variable
-            self.assign(velocity, momentum * velocity - rate * gradient)
-            self.assign_add(variable, momentum * velocity - rate * gradient if self.rule.nesterov else velocity)
-            return
+        momentum, velocity = ops.cast(self.rule.momentum, variable.dtype), slots[0]
+        gradient = gradient + self.rule.weight_decay * variable
+        self.assign(velocity, momentum * velocity - rate * gradient)
+        self.assign_add(variable, momentum * velocity - rate * gradient if self.rule.nesterov else velocity)
+        return
 """
 PADDED = """
 
@@ -135,7 +135,7 @@ MUTATIONS = {
         ["step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"],
     ),
     "Keras's momentum rule under a changing rate": (
-        *("tf", PLAIN, (), "tf_impl/optimizer.py"),
+        *("tf", PLAIN, (), "tf_impl/rules.py"),
         SLOTS,
         SLOTS + KERAS_RULE,
         ["step 3 of 66 (epoch 1)", "the learning rate has changed by then: suspect the update rule: momentum"],
