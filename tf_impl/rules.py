@@ -113,5 +113,5 @@ class RuleOptimizer(keras.optimizers.Optimizer):
     @property
     def steps_taken(self) -> Any:
         """float64: number of steps taken, including this one and without the skipped ones."""
-        skipped = self.loss_scale.skipped if self.loss_scale else 0
-        return ops.cast(self.iterations + 1, "float64") - ops.cast(skipped, "float64")
+        steps = ops.cast(self.iterations + 1, "float64")
+        return steps - ops.cast(self.loss_scale.skipped, "float64") if self.loss_scale else steps
