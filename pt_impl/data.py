@@ -58,7 +58,7 @@ class Prepare:
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         dataset, config = experiment.dataset, experiment.config
-        self.dtype, self.device, self.memory_format = DTYPES[config.precision], device, memory_format
+        self.dtype, self.memory_format = DTYPES[config.precision], memory_format
         self.shift, self.scale = (torch.from_numpy(a).to(device, self.dtype) for a in (dataset.shift, dataset.scale))
         self.augmentation, self.drops = augmentation, experiment.network.drops
         self.needs_images = config.strategy != "pipeline" or rank == 0

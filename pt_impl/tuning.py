@@ -144,7 +144,7 @@ def optimizer_options(config: TrainConfig) -> dict[str, Any]:
 
 
 class TunedLoader:
-    """Batches that are prepared on the device, with channels last in memory, as they are stored."""
+    """Batches that are prepared on the device, and keep the layout of the stored images: channels last, no copy."""
 
     batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning reads it
 
