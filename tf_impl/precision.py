@@ -29,15 +29,17 @@ class LossScale:
         first = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
         self.scale = tf.Variable(rule.initial, dtype=tf.float32, **first)
         self.good_steps = tf.Variable(0, dtype=tf.int32, **first)
+        self.taken = tf.Variable(0, dtype=tf.int64, **first)
         self.skipped = tf.Variable(0, dtype=tf.int64, **first)
 
     def get_state(self) -> ScaleState:
         return ScaleState(*(variable.numpy().item() for variable in (self.scale, self.good_steps, self.skipped)))
 
-    def set_state(self, state: ScaleState) -> None:
+    def set_state(self, state: ScaleState, steps_taken: int) -> None:
         self.scale.assign(state.scale)
         self.good_steps.assign(state.good_steps)
         self.skipped.assign(state.skipped)
+        self.taken.assign(steps_taken)
 
     def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """This replica's gradients divided by the scale; all are NaN if any replica has one that isn't finite."""
@@ -51,6 +53,7 @@ class LossScale:
         change = tf.where(skip, self.rule.backoff, tf.where(grown, self.rule.growth, 1.0))
         self.scale.assign(self.scale * change)
         self.good_steps.assign(tf.where(skip | grown, 0, self.good_steps + 1))
+        self.taken.assign_add(tf.cast(~skip, tf.int64))
         self.skipped.assign_add(tf.cast(skip, tf.int64))
         return [scaled(gradient, factor) for gradient in gradients]
 

@@ -36,7 +36,7 @@ def set_state(experiment: Experiment, network: keras.Model, optimizer: RuleOptim
         for name, variable in zip(named_parameters(network), variables, strict=True):
             variable.assign(state.slots[slot][name])
     if optimizer.loss_scale and state.scale:
-        optimizer.loss_scale.set_state(state.scale)
+        optimizer.loss_scale.set_state(state.scale, state.steps_taken)
 
 
 def replicas_differ(network: keras.Model, variable: keras.Variable) -> bool:

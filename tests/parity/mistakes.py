@@ -231,8 +231,8 @@ MISTAKES = {
         "Nesterov momentum is wrongly on or off",
     ),
     "Adam's correction one step ahead after step 25": (
-        *("tf_impl/rules.py", 'ops.cast(self.iterations + 1, "float64")'),
-        'ops.cast(self.iterations + ops.where(self.iterations > 25, 2, 1), "float64")',
+        *("tf_impl/rules.py", 'else self.iterations + 1, "float64")'),
+        'else self.iterations + ops.where(self.iterations > 25, 2, 1), "float64")',
         ("--optimizer", "adam"),
         "Adam's bias correction",
     ),
