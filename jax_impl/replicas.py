@@ -80,10 +80,7 @@ def make_mesh(config: TrainConfig, launch: Launch) -> jax.sharding.Mesh:
     if launch.world_size is not None and launch.world_size > 1:
         join_processes(launch, on_gpu=config.accelerator == "gpu")
     own = own_devices(config)
-    by_process: dict[int, list[jax.Device]] = {}
-    for device in jax.devices():
-        by_process.setdefault(device.process_index, []).append(device)
-    devices = [device for _, group in sorted(by_process.items()) for device in group[:own]]
+    devices = [device for process in range(jax.process_count()) for device in jax.local_devices(process)[:own]]
     return jax.sharding.Mesh(np.array(devices), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 
