@@ -7,6 +7,7 @@ The speed of a shared machine changes within seconds by more than the difference
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
@@ -46,6 +47,20 @@ class Beside(Sink):
         speeds = {"images_per_second": result.train_count / np.median(ours), "ratio": np.median(other / ours)}
         assert result.config.run_dir is not None
         write_text(result.config.run_dir / SPEED_FILE, json.dumps(speeds) + "\n")
+
+
+def timed(step: Callable[[], object], synchronize: Callable[[], object]) -> Loop:
+    """A loop of nothing but this step. `synchronize` waits until the device has finished."""
+
+    def loop(steps: int) -> float:
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        synchronize()
+        return time.perf_counter() - start
+
+    return loop
 
 
 def in_a_thread(make_loop: MakeLoop) -> MakeLoop:

@@ -14,9 +14,9 @@ from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.spec.augmentation import Augmentation
 from common.spec.batches import EVAL_BATCH_SIZE, epoch_order, shards
-from common.spec.randomness import positions, visits
-from jax_impl.augment import Augment
+from common.spec.randomness import STREAM_AUGMENTATION, positions, visits
 from jax_impl.precision import DTYPES
+from jax_impl.randomness import philox
 from jax_impl.replicas import local_rows
 
 
@@ -39,6 +39,21 @@ class Batch(NamedTuple):
     weights: Any
 
 
+def augment(images: jax.Array, visits: jax.Array, augmentation: Augmentation) -> jax.Array:
+    """Crops and mirrors images (n, H, W, C); those of a visit, int64 (n,), have random numbers of their own."""
+    (height, width), pad = images.shape[1:3], augmentation.padding
+    words = philox(augmentation.seed, visits, 0, STREAM_AUGMENTATION)
+    vertical, horizontal, mirror = (word[:, None] for word in words[:3])
+    # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
+    rows = jnp.arange(height) + (vertical * (2 * pad + 1) >> 32)
+    columns = jnp.arange(width)
+    if augmentation.flips:
+        columns = jnp.where(mirror >> 31 == 1, columns[::-1], columns)
+    columns = columns + (horizontal * (2 * pad + 1) >> 32)
+    padded = jnp.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    return jax.vmap(lambda image, row, column: image[row[:, None], column])(padded, rows, columns)
+
+
 class Prepare:
     """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation."""
 
@@ -50,7 +65,7 @@ class Prepare:
     def __call__(self, images: jax.Array, visits: jax.Array) -> Any:
         """`images`: as stored, (n, H, W, C)."""
         if self.augmentation:
-            images = Augment(self.augmentation, visits)(images)
+            images = augment(images, visits, self.augmentation)
         images = (images.astype(self.dtype) - self.shift) * self.scale
         return (images, visits) if self.drops else images
 

@@ -51,11 +51,6 @@ class Pass:
     real: jax.Array | None
     outputs: dict[str, jax.Array] | None
 
-    def keep(self, name: str, output: jax.Array) -> jax.Array:
-        if self.outputs is not None:
-            self.outputs[name] = output
-        return output
-
 
 class Layers(nnx.Module):
     """Layers in a row. Their names make up the canonical names of their parameters."""
@@ -68,7 +63,8 @@ class Layers(nnx.Module):
         for name in self.names:
             layer = self.layers[name]
             x = layer(x, run) if isinstance(layer, Layers | BatchNorm | Dropout) else layer(x)
-            run.keep(self.prefix + name.removesuffix("_relu"), x)  # a layer's ReLU is a part of the layer
+            if run.outputs is not None:
+                run.outputs[self.prefix + name.removesuffix("_relu")] = x  # a layer's ReLU is a part of the layer
         return x
 
 

@@ -1,5 +1,7 @@
 """Precision in JAX: dtypes, settings left at auto, and PyTorch's loss scaling for float16."""
 
+import resource
+import sys
 from typing import Any
 
 import jax
@@ -56,3 +58,12 @@ class LossScale(nnx.Module):
         self.good_steps[...] = jnp.where(skip | grown, 0, good_steps + 1)
         self.skipped[...] += skip.astype(jnp.int32)
         return unscaled
+
+
+if __name__ == "__main__":
+    # `python -m jax_impl.precision bf16-mixed` exits with 0 if this processor can multiply in half precision. It is a
+    # process of its own (common.platform.processor), since an instruction that the processor lacks ends the process.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here: no core file
+    for precision in sys.argv[1:]:
+        matrix = jnp.ones((64, 64), COMPUTE_DTYPES[precision])
+        jnp.matmul(matrix, matrix).block_until_ready()

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from common.platform.gpus import has_gpu
 from common.platform.launch import Launch
+from common.platform.rendezvous import LOOPBACK, find_rendezvous
 from common.spec.options import TrainConfig
-from jax_impl.rendezvous import join_processes
 
 AXIS = "replicas"  # the only axis of the mesh
 
@@ -55,16 +55,30 @@ def setup_process(config: TrainConfig) -> None:
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if config.tf32 else "highest")
 
 
+def join_processes(launch: Launch, on_gpu: bool) -> None:
+    """Makes this process one of the launcher's, with jax.distributed; the first one hosts the coordinator.
+
+    `on_gpu`: each process of a node gets one of its GPUs.
+    """
+    host, port = find_rendezvous(launch)
+    if launch.started_by == "torchrun":
+        port += 1  # at MASTER_PORT torchrun's own store listens
+    jax.distributed.initialize(
+        f"{host}:{port}",
+        launch.world_size,
+        launch.rank,
+        [launch.local_rank] if on_gpu else None,
+        coordinator_bind_address=f"{LOOPBACK if launch.num_nodes == 1 else '[::]'}:{port}",
+    )
+
+
 def make_mesh(config: TrainConfig, launch: Launch) -> jax.sharding.Mesh:
     """Joins the processes of the run, if there are several; the mesh has the devices of all of them."""
     setup_process(config)
     if launch.world_size is not None and launch.world_size > 1:
         join_processes(launch, on_gpu=config.accelerator == "gpu")
     own = own_devices(config)
-    by_process: dict[int, list[jax.Device]] = {}
-    for device in jax.devices():
-        by_process.setdefault(device.process_index, []).append(device)
-    devices = [device for _, group in sorted(by_process.items()) for device in group[:own]]
+    devices = [device for process in range(jax.process_count()) for device in jax.local_devices(process)[:own]]
     return jax.sharding.Mesh(np.array(devices), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 

@@ -5,17 +5,12 @@ from typing import Any
 import tensorflow as tf
 
 from common.experiment import Experiment
-from tf_impl.data import Shards, TrainShards, loader, make_shards, step_signature
+from tf_impl.data import Shards, loader, step_signature
 from tf_impl.networks import DTYPES
 
 # fit does not take a Batch, but x, y and sample_weight: a Batch's inputs, its labels, and each example's weight in the
 # mean over the global batch, (n,).
 WeightedBatch = tuple[Any, tf.Tensor, tf.Tensor]
-
-
-def make_batches(experiment: Experiment) -> tuple[TrainShards, Shards]:
-    """The batches of the training and of the test set, not split. Call `set_epoch` of the first before every epoch."""
-    return make_shards(experiment, num_replicas=1)
 
 
 def weighted_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.TensorSpec]:
@@ -25,7 +20,7 @@ def weighted_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.T
 
 
 def make_dataset(experiment: Experiment, batches: Shards) -> tf.data.Dataset:
-    """A dataset of whole batches, see `WeightedBatch`, prepared ahead of the steps."""
+    """A dataset of whole batches, see `WeightedBatch`, prepared ahead of the steps; `batches`: those of one replica."""
 
     def weighted(inputs: Any, labels: tf.Tensor, count: tf.Tensor) -> WeightedBatch:
         # Each example's share of the global batch, since a replica can't see the size of the global batch.

@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
 from numpy.typing import NDArray
 
 from common.backend import Backend
@@ -14,19 +13,17 @@ from common.data.formats import Images
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.launch import Launch
-from common.platform.machine import cpu_name
 from common.record.recorder import Recorder
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.augmentation import Augmentation
 from common.spec.batches import EVAL_BATCH_SIZE, epoch_order
 from common.spec.options import TrainConfig
 from common.spec.randomness import Integers, positions, visits
-from common.spec.state import TrainState
-from common.spec.update_rule import NORM_EPSILON, UpdateRule
 from keras_impl.tutorial import StepTotals, compile_options
 from tf_impl.networks import DTYPES, make_network
-from tf_impl.rules import LearningRates, update
-from tf_impl.weights import get_weights, load_weights, named_parameters
+from tf_impl.rules import RuleOptimizer
+from tf_impl.state import get_state, set_state
+from tf_impl.weights import get_weights, load_weights
 
 # --- Data: arrays of floats, as fit takes them ---
 
@@ -64,70 +61,6 @@ def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating
     inputs = prepare(experiment, images, np.zeros(len(images), np.int64))
     logits = network.predict(inputs, batch_size=EVAL_BATCH_SIZE, verbose=0)
     return np.asarray(logits, DTYPES[config.precision])
-
-
-# --- Optimizer ---
-
-
-class Optimizer(keras.optimizers.Optimizer):
-    """With any rule of tf_impl/rules.py."""
-
-    def __init__(self, update_rule: UpdateRule) -> None:
-        super().__init__(LearningRates(update_rule))
-        self.rule = update_rule.rule
-        self.largest_norm = update_rule.largest_norm
-
-    def build(self, variables: list[keras.Variable]) -> None:
-        super().build(variables)
-        rows = [
-            [self.add_variable_from_reference(variable, name) for name in self.rule.slots] for variable in variables
-        ]
-        by_variable = {id(variable): row for variable, row in zip(variables, rows, strict=True)}
-        # Functions, since Keras would wrap lists and dictionaries to track their contents.
-        self.slots_of = lambda variable: by_variable[id(variable)]
-        # For checkpoints: the variables of each of the rule's slots, in the order of `variables`.
-        self.slots = lambda: list(zip(*rows, strict=True))
-
-    def apply(self, grads: list[Any], trainable_variables: Any = None) -> None:
-        if self.largest_norm is not None:  # instead of Keras's global_clipnorm, which lacks NORM_EPSILON
-            norm = ops.sqrt(sum(ops.sum(gradient * gradient) for gradient in grads))
-            factor = self.largest_norm / (norm + NORM_EPSILON)
-            grads = [ops.where(factor < 1, gradient * factor, gradient) for gradient in grads]
-        super().apply(grads, trainable_variables)
-
-    def update_step(self, gradient: Any, variable: keras.Variable, learning_rate: Any) -> None:
-        """Updates a variable and its slots; Keras calls it for each variable."""
-        weights, slots = ops.convert_to_tensor(variable), self.slots_of(variable)
-        gradient, steps = ops.cast(gradient, variable.dtype), ops.cast(self.iterations + 1, "float64")
-        change, values = update(self.rule, weights, gradient, [ops.convert_to_tensor(slot) for slot in slots], steps)
-        for slot, value in zip(slots, values, strict=True):
-            self.assign(slot, value)
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * change)
-
-
-# --- State: its names and layouts are canonical; see common/spec/state.py ---
-
-
-def get_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer, step: int) -> TrainState:
-    """The state after `step` steps."""
-    if keras.backend.backend() == "jax":  # the steps leave their arrays in fit's own state until the end of an epoch
-        network.jax_state_sync()
-    names = list(named_parameters(network))
-    slots = {
-        slot: {name: ops.convert_to_numpy(variable).copy() for name, variable in zip(names, variables, strict=True)}
-        for slot, variables in zip(experiment.update_rule.rule.slots, optimizer.slots(), strict=True)
-    }
-    return TrainState(step, {name: array.copy() for name, array in get_weights(network).items()}, slots)
-
-
-def set_state(experiment: Experiment, network: keras.Model, optimizer: Optimizer) -> None:
-    """Restores a new optimizer from the experiment's state."""
-    state, names = experiment.state, list(named_parameters(network))
-    assert state
-    optimizer.iterations.assign(state.step)
-    for slot, variables in zip(experiment.update_rule.rule.slots, optimizer.slots(), strict=True):
-        for name, variable in zip(names, variables, strict=True):
-            variable.assign(state.slots[slot][name])
 
 
 # --- Steps: fit's own. This callback reports them to the recorder ---
@@ -171,7 +104,7 @@ def train(experiment: Experiment, recorder: Recorder) -> None:
     config, dataset, plan = experiment.config, experiment.dataset, experiment.plan
     model = make_network(experiment.network, config)
     load_weights(model, experiment.first_weights)
-    optimizer = Optimizer(experiment.update_rule)
+    optimizer = RuleOptimizer(experiment.update_rule)
     optimizer.build(model.trainable_variables)
     if experiment.state:
         set_state(experiment, model, optimizer)
@@ -240,6 +173,7 @@ class KerasOnOneDevice(Backend):
 if keras.backend.backend() == "torch":
     import torch
 
+    from pt_impl.backend import Torch
     from pt_impl.replicas import setup_replica_process
 
     class KerasOnTorch(KerasOnOneDevice):
@@ -252,11 +186,7 @@ if keras.backend.backend() == "torch":
             setup_replica_process(config)
             torch.set_default_device("cuda" if config.accelerator == "gpu" else "cpu")
 
-        def device_name(self, config: TrainConfig) -> str:
-            return cpu_name() if config.accelerator == "cpu" else torch.cuda.get_device_name(0)
-
-        def ran_out_of_memory(self, error: Exception) -> bool:
-            return isinstance(error, torch.OutOfMemoryError | MemoryError)
+        device_name, ran_out_of_memory = Torch.device_name, Torch.ran_out_of_memory
 
     BACKEND: KerasOnOneDevice = KerasOnTorch()
 else:

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from keras_impl.data import make_batches, make_dataset
+from keras_impl.data import make_dataset
 from keras_impl.train import Classifier, Parts, Recording
+from tf_impl.data import make_shards
 from tf_impl.inspection import save_first_batch
 from tf_impl.networks import make_network
 from tf_impl.optimizer import make_optimizer
@@ -27,7 +28,7 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
         optimizer = make_optimizer(network, experiment.update_rule, config)
     if experiment.state:
         set_state(experiment, network, optimizer)
-    train_shards, test_shards = make_batches(experiment)
+    train_shards, test_shards = make_shards(experiment, num_replicas=1)  # whole batches, which fit splits
     state_after = functools.partial(get_state, experiment, network, optimizer)
     # The model is made outside the scope, unlike in Keras's guide. To build a model made inside, fit would add up the
     # replicas' shards of the first batch, which fails if they differ in size. The variables are the network's, made

@@ -30,7 +30,7 @@ from pt_impl.inspection import predict
 from pt_impl.parts import make_parts
 from pt_impl.precision import tuned_settings
 from pt_impl.profiling import TorchProfiler
-from pt_impl.rendezvous import host_store, prepare_rendezvous, tell_rendezvous
+from pt_impl.replicas import host_store, prepare_rendezvous, tell_rendezvous
 from pt_impl.train import train
 
 GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed

@@ -5,55 +5,76 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.spec.augmentation import Augmentation
 from common.spec.batches import EVAL_BATCH_SIZE, Plan, epoch_order, shards
 from common.spec.batches import Batch as Batch
-from common.spec.options import Precision
-from common.spec.randomness import positions, visits
-from pt_impl.augment import Augment
+from common.spec.randomness import STREAM_AUGMENTATION, positions, visits
 from pt_impl.precision import DTYPES
+from pt_impl.randomness import philox
 
 # The visits of a shard, int64 (n,), see common/spec/randomness.py, and the size of the global batch it is part of.
 Shard = tuple[torch.Tensor, int]
 
 
-class Normalise:
-    """Stored images (n, H, W, C) to the network's input, (n, C, H, W), as ToTensor and Normalize do."""
+def augment(images: torch.Tensor, visits: torch.Tensor, augmentation: Augmentation) -> torch.Tensor:
+    """Crops and mirrors images (n, H, W, C); those of a visit, int64 (n,), have random numbers of their own.
 
-    def __init__(self, dataset: Arrays, precision: Precision) -> None:
-        self.dtype = DTYPES[precision]
-        self.shift, self.scale = (torch.from_numpy(array).to(self.dtype) for array in (dataset.shift, dataset.scale))
-
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        return ((images.to(self.dtype) - self.shift) * self.scale).permute(0, 3, 1, 2).contiguous()
+    Used instead of torchvision's transforms. These draw once for a whole batch, and their random numbers depend on all
+    earlier ones.
+    """
+    (height, width), pad, device = images.shape[1:3], augmentation.padding, images.device
+    words = philox(augmentation.seed, visits, 0, STREAM_AUGMENTATION)
+    vertical, horizontal, mirror = (word[:, None] for word in words[:3])
+    # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
+    rows = torch.arange(height, device=device) + (vertical * (2 * pad + 1) >> 32)
+    columns = torch.arange(width, device=device)
+    if augmentation.flips:
+        columns = torch.where(mirror >> 31 == 1, columns.flip(0), columns)
+    columns = columns + (horizontal * (2 * pad + 1) >> 32)
+    examples = torch.arange(len(images), device=device)
+    return F.pad(images, (0, 0, pad, pad, pad, pad))[examples[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
 class Prepare:
-    """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation."""
+    """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation.
+
+    Args:
+      rank: in a pipeline, the second one needs no images.
+      device, memory_format: where images are prepared, and their layout in memory.
+    """
 
     def __init__(
-        self, experiment: Experiment, normalise: Normalise, augmentation: Augmentation | None = None, rank: int = 0
+        self,
+        experiment: Experiment,
+        augmentation: Augmentation | None = None,
+        rank: int = 0,
+        device: torch.device | str = "cpu",
+        memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
-        self.normalise, self.augmentation, self.drops = normalise, augmentation, experiment.network.drops
-        self.looked_at = experiment.config.strategy != "pipeline" or rank == 0  # the second stage needs no images
+        dataset, config = experiment.dataset, experiment.config
+        self.dtype, self.memory_format = DTYPES[config.precision], memory_format
+        self.shift, self.scale = (torch.from_numpy(a).to(device, self.dtype) for a in (dataset.shift, dataset.scale))
+        self.augmentation, self.drops = augmentation, experiment.network.drops
+        self.needs_images = config.strategy != "pipeline" or rank == 0
 
     def __call__(self, images: torch.Tensor, visits: torch.Tensor) -> Any:
         """`images`: as stored, (n, H, W, C)."""
-        if self.looked_at:
-            images = self.augmented(images, visits)
+        if self.needs_images:
+            if self.augmentation:
+                images = augment(images, visits, self.augmentation)
+            images = self.normalised(images)
         return (images, visits) if self.drops else images
 
-    def augmented(self, images: torch.Tensor, visits: torch.Tensor) -> torch.Tensor:
-        """The images, normalised, and augmented if there is an augmentation."""
-        if not self.augmentation:
-            return self.normalise(images)
-        return self.normalise(Augment(self.augmentation, visits)(images))
+    def normalised(self, images: torch.Tensor) -> torch.Tensor:
+        """Stored images (n, H, W, C) to the network's input, (n, C, H, W), as ToTensor and Normalize do."""
+        images = ((images.to(self.dtype) - self.shift) * self.scale).permute(0, 3, 1, 2)
+        return images.contiguous(memory_format=self.memory_format)
 
 
 class ArrayDataset(Dataset[Batch]):
@@ -119,13 +140,9 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
     """The training and test batches of one rank. Call `loader.sampler.set_epoch` before every training epoch."""
     dataset, config = experiment.dataset, experiment.config
     train_sampler, test_sampler = make_samplers(experiment, rank)
-    normalise = Normalise(dataset, config.precision)
-    prepare_train, prepare_test = (
-        Prepare(experiment, normalise, experiment.augmentation, rank),
-        Prepare(experiment, normalise, rank=rank),
-    )
+    prepare_train = Prepare(experiment, experiment.augmentation, rank)
     train_set = ArrayDataset(dataset.train_images, dataset.train_labels, prepare_train)
-    test_set = ArrayDataset(dataset.test_images, dataset.test_labels, prepare_test)
+    test_set = ArrayDataset(dataset.test_images, dataset.test_labels, Prepare(experiment, rank=rank))
     # batch_size=None: the items are whole shards already. Pinned memory lets copies to a GPU overlap with the step.
     pin_memory = config.stages_on[rank % len(config.stages_on)] == "gpu"
     return (

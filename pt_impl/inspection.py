@@ -14,10 +14,10 @@ from common.record.recorder import Recorder
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.layers import Conv, Dense
 from common.spec.networks import LAYERS, NetworkSpec, Weights
-from pt_impl.data import Batch, Normalise
+from pt_impl.data import Batch, Prepare
 from pt_impl.networks import make_network
 from pt_impl.precision import make_autocast
-from pt_impl.replicas import concatenate_over_replicas, sum_over_replicas
+from pt_impl.replicas import gather_over_replicas, sum_over_replicas
 from pt_impl.weights import flattened_to_canonical, load_weights, statistics_kept, to_canonical
 
 # --- First batch: for comparing implementations layer by layer ---
@@ -65,7 +65,9 @@ def write_first_batch(
             name: sum_over_replicas(gradient) / experiment.config.num_shards for name, gradient in gradients.items()
         }
     trained = [parameter for parameter in experiment.network.parameters if parameter.trainable]
-    recorder.save_first_batch(concatenate_over_replicas(outputs), to_canonical(gradients, trained))
+    parts = gather_over_replicas(outputs)
+    activations = {name: np.concatenate([part[name] for part in parts]) for name in outputs}
+    recorder.save_first_batch(activations, to_canonical(gradients, trained))
 
 
 def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:
@@ -108,10 +110,10 @@ def predict(experiment: Experiment, weights: Weights, device: torch.device) -> N
     network = make_network(experiment.network, config)
     load_weights(network, experiment.network, weights)
     network.to(device).eval()
-    normalise, size = Normalise(experiment.dataset, config.precision), EVAL_BATCH_SIZE
+    prepare, size = Prepare(experiment), EVAL_BATCH_SIZE
     parts = []
     with torch.inference_mode(), make_autocast(config.precision, device):
         for start in range(0, len(images), size):
-            part = normalise(torch.tensor(images[start : start + size]))
-            parts.append(network(part.to(device)).to(normalise.dtype).cpu())
+            part = prepare.normalised(torch.tensor(images[start : start + size]))
+            parts.append(network(part.to(device)).to(prepare.dtype).cpu())
     return torch.cat(parts).numpy()

@@ -1,5 +1,7 @@
 """Precision in PyTorch: dtypes, settings left at auto, autocast, and PyTorch's loss scaling for float16."""
 
+import resource
+import sys
 import warnings
 
 import torch
@@ -64,3 +66,13 @@ class LossScaler(torch.amp.GradScaler):
     @property
     def skipped_steps(self) -> int | None:
         return int(self.skipped.item()) if self.is_enabled() else None
+
+
+if __name__ == "__main__":
+    # `python -m pt_impl.precision bf16-mixed` exits with 0 if this processor can multiply in half precision. It is a
+    # process of its own (common.platform.processor), since an instruction that the processor lacks ends the process.
+    # oneDNN multiplies with the instruction sets that it convolves with.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here: no core file
+    for precision in sys.argv[1:]:
+        matrix = torch.ones((64, 64), dtype=AUTOCAST[precision])
+        torch.matmul(matrix, matrix)

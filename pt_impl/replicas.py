@@ -1,16 +1,18 @@
 """Devices in PyTorch: one process for each replica, joined in a process group."""
 
 import os
+import socket
 import warnings
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from common.platform.errors import UserError
 from common.platform.files import Arrays
-from common.platform.rendezvous import find_interface
+from common.platform.launch import Launch
+from common.platform.rendezvous import LOOPBACK, find_interface, find_rendezvous
 from common.spec.options import Strategy, TrainConfig
 
 # For several devices, "auto" means the first of these; see pt_impl/parallel.py.
@@ -30,6 +32,47 @@ def setup_replica_process(config: TrainConfig) -> None:
     interface = find_interface(config.nodes)
     if interface:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
+
+def prepare_rendezvous(launch: Launch) -> None:
+    """Tells this process where the launcher's processes find each other, as torchrun does for its own processes."""
+    if launch.started_by == "torchrun":
+        return
+    host, port = find_rendezvous(launch)
+    if launch.is_first:
+        host_store(LOOPBACK if launch.num_nodes == 1 else "", port)
+    tell_rendezvous(host, port)
+
+
+def tell_rendezvous(host: str, port: int) -> None:
+    """Sets the environment variables with which torchrun gives the address of its store."""
+    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
+
+
+hosted: list[dist.TCPStore] = []  # each serves until this process ends
+
+
+def host_store(address: str, port: int = 0) -> int:
+    """Starts the store through which the replicas find each other; torch's own store could be reached by anybody.
+
+    Args:
+      address: the address to listen at; "": all addresses of this machine.
+      port: the port to listen at; 0: any free one.
+
+    Returns:
+      The port.
+
+    Raises:
+      UserError: the port is taken.
+    """
+    try:
+        listener = socket.create_server((address, port))
+    except OSError as error:
+        raise UserError(f"MASTER_PORT {port}: {error.strerror}; another one may be free") from None
+    port = listener.getsockname()[1]
+    descriptor = listener.detach()  # the store owns it from now on
+    hosted.append(dist.TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor))
+    return port
 
 
 def join_replica_group(config: TrainConfig, rank: int, local_rank: int = 0) -> torch.device:
@@ -91,20 +134,13 @@ def share_statistics(network: nn.Module) -> None:
             dist.broadcast(buffer, 0)
 
 
-def concatenate_over_replicas(arrays: Arrays) -> Arrays:
-    """Every replica's arrays of the same name, concatenated along the first axis; not made for speed."""
+def gather_over_replicas(arrays: Arrays) -> list[Arrays]:
+    """The arrays of every replica; not made for speed."""
     parts = [arrays]
     if dist.is_initialized():
         parts = [{} for _ in range(dist.get_world_size())]
         dist.all_gather_object(parts, arrays)
-    return {name: np.concatenate([part[name] for part in parts]) for name in arrays}
-
-
-def collect_over_replicas(arrays: Arrays) -> Arrays:
-    """The arrays of all replicas, whose names must differ."""
-    parts: list[Arrays] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(parts, arrays)
-    return {name: array for part in parts for name, array in part.items()}
+    return parts
 
 
 def device_peak_memory_bytes(config: TrainConfig, device: torch.device) -> int | None:

@@ -1,7 +1,5 @@
 """Converts the state of a training in PyTorch to canonical arrays and back; see common/spec/state.py."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,11 +7,8 @@ from torch import nn
 
 from common.experiment import Experiment
 from common.spec import optimizers as rules
-from common.spec.layers import Parameter
-from common.spec.networks import NetworkSpec, Weights
 from common.spec.state import TrainState
 from pt_impl.precision import LossScaler
-from pt_impl.replicas import collect_over_replicas
 from pt_impl.weights import get_weights, native_weight_name, to_canonical, weight_to_native
 
 # Rule -> canonical name of a slot -> torch.optim's name.
@@ -39,6 +34,7 @@ def get_state(
       network: the network that is trained, not wrapped.
     """
     spec, rule = experiment.network, experiment.update_rule.rule
+    trained = [parameter for parameter in spec.parameters if parameter.trainable]
     slots = {}
     for slot in rule.slots:
         values = {}
@@ -46,15 +42,19 @@ def get_state(
             # A slot is zero before the first step, and may not exist yet.
             kept = optimizer.state[parameter].get(SLOTS[type(rule)][slot])
             values[name] = torch.zeros_like(parameter) if kept is None else kept
-        slots[slot] = _canonical(values, spec)
-    return TrainState(step, _copied(get_weights(network, spec)), slots, scaler.get_state())
+        slots[slot] = to_canonical(values, trained)
+    return TrainState(step, get_weights(network, spec), slots, scaler.get_state())
 
 
 def set_state(experiment: Experiment, network: nn.Module, optimizer: torch.optim.Optimizer, scaler: LossScaler) -> None:
     """Restores a new optimizer and scaler from the experiment's state; weights are restored elsewhere."""
     state, rule = experiment.state, experiment.update_rule.rule
     assert state
-    for parameter, tensor in _trained(network, experiment.network):
+    tensors = dict(network.named_parameters())
+    for parameter in experiment.network.parameters:
+        tensor = tensors.get(native_weight_name(parameter))
+        if tensor is None:  # not trained, or in another process
+            continue
         kept: dict[str, torch.Tensor] = {}
         if not isinstance(rule, rules.SGD):
             kept["step"] = torch.tensor(float(state.steps_taken))
@@ -68,14 +68,6 @@ def set_state(experiment: Experiment, network: nn.Module, optimizer: torch.optim
         scaler.set_state(state.scale)
 
 
-def _trained(network: nn.Module, spec: NetworkSpec) -> Iterator[tuple[Parameter, torch.Tensor]]:
-    """The trained parameters that this process has, and their tensors."""
-    tensors = dict(network.named_parameters())
-    for parameter in spec.parameters:
-        if native_weight_name(parameter) in tensors:
-            yield parameter, tensors[native_weight_name(parameter)]
-
-
 def _like(tensor: torch.Tensor, array: NDArray[np.floating]) -> torch.Tensor:
     """`array` with the device, precision and memory layout of `tensor`; this rank's share if `tensor` is a share."""
     whole = torch.from_numpy(array.copy()).to(tensor.device, tensor.dtype)
@@ -84,16 +76,3 @@ def _like(tensor: torch.Tensor, array: NDArray[np.floating]) -> torch.Tensor:
 
         return distribute_tensor(whole, tensor.device_mesh, tensor.placements)
     return torch.zeros_like(tensor, requires_grad=False).copy_(whole)
-
-
-def _canonical(tensors: dict[str, torch.Tensor], spec: NetworkSpec) -> Weights:
-    """Canonical arrays of all trained parameters; collected from all replicas if this process has only a part."""
-    trained = [parameter for parameter in spec.parameters if parameter.trainable]
-    own = [parameter for parameter in trained if native_weight_name(parameter) in tensors]
-    arrays = _copied(to_canonical(tensors, own))
-    return arrays if len(own) == len(trained) else collect_over_replicas(arrays)
-
-
-def _copied(arrays: Weights) -> Weights:
-    """Copies, since the next step changes the memory of the tensors."""
-    return {name: array.copy() for name, array in arrays.items()}

@@ -1,5 +1,6 @@
 """The additions of `--mode tuned` in PyTorch: the same training, but faster. train.py is complete without this file."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -7,13 +8,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from common.data.datasets import Dataset as Arrays
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.platform.processor import HALF_PRECISIONS
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions
-from pt_impl.data import ArrayDataset, Batch, Normalise, Prepare, ShardSampler, make_samplers, to_device
+from pt_impl.data import ArrayDataset, Batch, Prepare, ShardSampler, make_samplers, to_device
 from pt_impl.train import Shares
 from pt_impl.weights import statistics_kept
 
@@ -143,26 +143,25 @@ def optimizer_options(config: TrainConfig) -> dict[str, Any]:
 # --- The data: images stay as they are stored until they are on the device, and are normalised there ---
 
 
-class NormaliseOnDevice(Normalise):
-    """`Normalise` on the device and without a copy: the images stay as they are stored, with channels last."""
-
-    def __init__(self, dataset: Arrays, config: TrainConfig, device: torch.device) -> None:
-        super().__init__(dataset, config.precision)
-        self.shift, self.scale = self.shift.to(device), self.scale.to(device)
-
-    def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        return ((images.to(self.dtype) - self.shift) * self.scale).permute(0, 3, 1, 2)
-
-
-class ResidentLoader:
-    """A data set in the device's memory: one gather for each batch, without a DataLoader."""
+class TunedLoader:
+    """Batches that are prepared on the device, and keep the layout of the stored images: channels last, no copy."""
 
     batch_sampler = None  # as in a DataLoader whose sampler gives whole batches; Lightning reads it
 
+    def __init__(self, images: Images, sampler: ShardSampler, prepare: Prepare) -> None:
+        self.sampler, self.prepare, self.device = sampler, prepare, prepare.shift.device
+        self.stored_type = torch.from_numpy(images[:1].copy()).dtype
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+
+class ResidentLoader(TunedLoader):
+    """A data set in the device's memory: one gather for each batch, without a DataLoader."""
+
     def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, prepare: Prepare) -> None:
-        self.sampler, self.prepare, self.device = sampler, prepare, prepare.normalise.shift.device
+        super().__init__(images, sampler, prepare)
         self.images, self.labels = torch.tensor(images).to(self.device), torch.from_numpy(labels).to(self.device)
-        self.stored_type = self.images.dtype
 
     def __iter__(self) -> Iterator[Batch]:
         visits = self.sampler.visits()
@@ -175,18 +174,12 @@ class ResidentLoader:
             inputs = self.prepare(self.images[indices], visits[start:stop])
             yield Batch(inputs, self.labels[indices], count)
 
-    def __len__(self) -> int:
-        return len(self.sampler)
 
-
-class StreamedLoader:
-    """A DataLoader whose batches are copied as stored (uint8: a quarter of the bytes) and normalised on the device."""
-
-    batch_sampler = None
+class StreamedLoader(TunedLoader):
+    """A DataLoader whose batches are copied as stored (uint8: a quarter of the bytes)."""
 
     def __init__(self, images: Images, labels: Labels, sampler: ShardSampler, prepare: Prepare) -> None:
-        self.sampler, self.prepare, self.device = sampler, prepare, prepare.normalise.shift.device
-        self.stored_type = torch.from_numpy(images[:1].copy()).dtype
+        super().__init__(images, sampler, prepare)
         data, pinned = ArrayDataset(images, labels, lambda images, visits: (images, visits)), self.device.type == "cuda"
         self.loader = DataLoader(data, sampler=sampler, batch_size=None, pin_memory=pinned)
 
@@ -195,24 +188,13 @@ class StreamedLoader:
             batch = to_device(batch, self.device)
             yield batch._replace(inputs=self.prepare(*batch.inputs))
 
-    def __len__(self) -> int:
-        return len(self.sampler)
-
-
-TunedLoader = ResidentLoader | StreamedLoader
-
 
 def make_loaders(experiment: Experiment, rank: int, device: torch.device) -> tuple[TunedLoader, TunedLoader]:
     """Replaces pt_impl.data.make_loaders; the batches of these loaders are on the device."""
-    dataset, config = experiment.dataset, experiment.config
-    train_sampler, test_sampler = make_samplers(experiment, rank)
-    normalise = NormaliseOnDevice(dataset, config, device)
-    prepare_train, prepare_test = (
-        Prepare(experiment, normalise, experiment.augmentation, rank),
-        Prepare(experiment, normalise, rank=rank),
-    )
+    dataset, (train_sampler, test_sampler) = experiment.dataset, make_samplers(experiment, rank)
+    prepare = functools.partial(Prepare, experiment, rank=rank, device=device, memory_format=torch.channels_last)
     kind = ResidentLoader if experiment.is_resident else StreamedLoader
     return (
-        kind(dataset.train_images, dataset.train_labels, train_sampler, prepare_train),
-        kind(dataset.test_images, dataset.test_labels, test_sampler, prepare_test),
+        kind(dataset.train_images, dataset.train_labels, train_sampler, prepare(experiment.augmentation)),
+        kind(dataset.test_images, dataset.test_labels, test_sampler, prepare()),
     )

@@ -7,7 +7,7 @@ the mean of a batch's losses. The loader has no worker processes, as by default 
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from torchvision.transforms import functional
 
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
-from common.spec.augmentation import Augmentation, AugmentationDraws
+from common.spec.augmentation import Augmentation
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions, visits
@@ -37,21 +37,15 @@ class Augment:
 
     def __init__(self, experiment: Experiment, augmentation: Augmentation) -> None:
         self.augmentation, self.image_shape = augmentation, experiment.dataset.image_shape
-        self.num_examples, self.epoch = len(experiment.dataset.train_labels), 0
-
-    def draws(self, visit: int) -> AugmentationDraws:
-        """Those of an image; drawn for a whole epoch at once."""
-        epoch, position = divmod(visit, 2**32)
-        if epoch != self.epoch:
-            every = visits(epoch, np.arange(self.num_examples))
-            self.epoch, self.of_epoch = epoch, self.augmentation.draws(every)
-        return AugmentationDraws(*(numbers[position].item() for numbers in self.of_epoch))
+        every = np.arange(len(experiment.dataset.train_labels))
+        self.draws_of_epoch = functools.lru_cache(1)(lambda epoch: augmentation.draws(visits(epoch, every)))
 
     def __call__(self, image: Any, visit: int) -> Any:
-        draws, (height, width, _) = self.draws(visit), self.image_shape
-        image = functional.pad(image, self.augmentation.padding)
-        image = functional.crop(image, draws.top, draws.left, height, width)
-        return functional.hflip(image) if draws.flipped else image
+        epoch, position = divmod(visit, 2**32)
+        top, left, flipped = (numbers[position].item() for numbers in self.draws_of_epoch(epoch))
+        height, width, _ = self.image_shape
+        image = functional.crop(functional.pad(image, self.augmentation.padding), top, left, height, width)
+        return functional.hflip(image) if flipped else image
 
 
 class ImageDataset(Dataset[tuple[Any, int]]):
@@ -97,12 +91,6 @@ class ExampleSampler(TrainSampler):
         return int((-(-counts // self.num_replicas)).sum())
 
 
-def collate(examples: Sequence[tuple[Any, int]], num_replicas: int) -> Batch:
-    """The examples, stacked as by default."""
-    inputs, labels = default_collate(examples)
-    return Batch(inputs, labels, len(examples) * num_replicas)
-
-
 def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], DataLoader[Batch]]:
     """The training and test batches of one rank. Call `loader.sampler.set_epoch` before every training epoch."""
     dataset, config = experiment.dataset, experiment.config
@@ -114,7 +102,7 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
     _, test_shards = make_samplers(experiment, rank)
     test_sampler = [visit for shard, _ in test_shards for visit in shard.tolist()]
     options: dict[str, Any] = {
-        "collate_fn": functools.partial(collate, num_replicas=config.num_shards),
+        "collate_fn": lambda examples: Batch(*default_collate(examples), len(examples) * config.num_shards),
         "pin_memory": config.accelerator == "gpu",
     }
     return (

@@ -1,6 +1,6 @@
 """Weights in PyTorch: canonical names and layout, to and from NCHW images, OIHW kernels, (out, in) dense."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from common.spec.layers import Parameter
 from common.spec.networks import NetworkSpec, Weights
-from pt_impl.replicas import collect_over_replicas
+from pt_impl.replicas import gather_over_replicas
 
 Array = NDArray[Any]
 # Canonical kind of a parameter -> PyTorch's name.
@@ -31,24 +31,23 @@ def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> Non
 
 def get_weights(network: nn.Module, spec: NetworkSpec) -> Weights:
     """Canonical name -> array in the network's precision. Every replica must call it: each may have only a part."""
-    tensors = network.state_dict()
-    own = [parameter for parameter in spec.parameters if native_weight_name(parameter) in tensors]
-    weights = to_canonical(tensors, own)
-    return weights if len(own) == len(spec.parameters) else collect_over_replicas(weights)
+    return to_canonical(network.state_dict(), spec.parameters)
 
 
-def to_canonical(tensors: dict[str, torch.Tensor], parameters: Iterable[Parameter]) -> Weights:
-    """Canonical name -> array, of parameters or anything shaped like them: `load_weights` backwards."""
-    return {
-        parameter.name: weight_from_native(parameter, whole(tensors[native_weight_name(parameter)]).cpu().numpy())
-        for parameter in parameters
-    }
+def to_canonical(tensors: dict[str, torch.Tensor], parameters: Sequence[Parameter]) -> Weights:
+    """Canonical name -> a copy as an array, of parameters or anything shaped like them: `load_weights` backwards.
 
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of a tensor of which replicas may have shares."""
-    tensor = tensor.detach()
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # DTensor is slow to import
+    Every replica must call it: each may have only some of the tensors, or shares of them.
+    """
+    weights = {}
+    for parameter in parameters:
+        if (name := native_weight_name(parameter)) in tensors:
+            tensor = tensors[name].detach()
+            whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # DTensor is slow to import
+            weights[parameter.name] = weight_from_native(parameter, np.array(whole.cpu()))
+    if len(weights) < len(parameters):
+        weights = {name: array for part in gather_over_replicas(weights) for name, array in part.items()}
+    return weights
 
 
 def native_weight_name(parameter: Parameter) -> str:
@@ -63,7 +62,7 @@ def weight_to_native(parameter: Parameter, array: Array) -> Array:
     if array.ndim == 4:  # HWIO -> OIHW
         return array.transpose(3, 2, 0, 1)
     if parameter.flattened:  # the inputs from HWC to CHW
-        array = reorder_first_axis(array, parameter.flattened, (2, 0, 1))
+        array = array.reshape(*parameter.flattened, -1).transpose(2, 0, 1, 3).reshape(array.shape)
     return array.T  # (in, out) -> (out, in)
 
 
@@ -79,15 +78,7 @@ def weight_from_native(parameter: Parameter, array: Array) -> Array:
 def flattened_to_canonical(array: Array, shape: tuple[int, ...]) -> Array:
     """The first axis of `array` from the order CHW to HWC; `shape`: (height, width, channels)."""
     height, width, channels = shape
-    return reorder_first_axis(array, (channels, height, width), (1, 2, 0))
-
-
-def reorder_first_axis(
-    array: NDArray[np.generic], shape: tuple[int, ...], axes: tuple[int, ...]
-) -> NDArray[np.generic]:
-    """Transposes the first axis of `array`, (shape[0] * shape[1] * shape[2], ...), as if it were three axes."""
-    split = array.reshape(*shape, -1)
-    return split.transpose(*axes, 3).reshape(array.shape)
+    return array.reshape(channels, height, width, -1).transpose(1, 2, 0, 3).reshape(array.shape)
 
 
 @contextmanager

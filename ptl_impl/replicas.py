@@ -14,7 +14,7 @@ from common.platform.ending import ctrl_c_waits
 from common.platform.launch import Launch
 from common.platform.rendezvous import LOOPBACK
 from common.spec.options import TrainConfig
-from pt_impl.rendezvous import host_store, prepare_rendezvous, tell_rendezvous
+from pt_impl.replicas import host_store, prepare_rendezvous, tell_rendezvous
 
 
 def make_replica_environment(config: TrainConfig) -> list[ClusterEnvironment]:

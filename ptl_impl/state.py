@@ -22,10 +22,9 @@ class States(pl.Callback):
             set_state(self.experiment, module.network, trainer.optimizers[0], self.scaler)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *batch: Any) -> None:
-        self.recorder.offer_state(lambda step: self.get_state(trainer, module, step))
+        def state_after(step: int) -> TrainState:
+            return get_state(self.experiment, module.network, trainer.optimizers[0], self.scaler, step)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: Any) -> None:
-        self.recorder.offer_state(lambda step: self.get_state(trainer, module, step))
+        self.recorder.offer_state(state_after)
 
-    def get_state(self, trainer: pl.Trainer, module: Any, step: int) -> TrainState:
-        return get_state(self.experiment, module.network, trainer.optimizers[0], self.scaler, step)
+    on_train_epoch_end = on_train_batch_end

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from common.data.datasets import Dataset
 from common.data.formats import Images, Labels
 from common.experiment import Experiment
+from common.spec.augmentation import Augmentation
 from common.spec.batches import EVAL_BATCH_SIZE, epoch_order, shards
 from common.spec.batches import Batch as Batch
 from common.spec.options import Precision
-from common.spec.randomness import positions, visits
-from tf_impl.augment import Augment
+from common.spec.randomness import STREAM_AUGMENTATION, positions, visits
 from tf_impl.networks import DTYPES
+from tf_impl.randomness import high, philox
 
 # An element of a pipeline: inputs, labels and count of a Batch. It is a plain tuple, since tf.function needs more time
 # for any other type in every step. A step makes a Batch of it when it is traced.
@@ -28,6 +29,24 @@ def normalise(images: tf.Tensor, dataset: Dataset, precision: Precision) -> tf.T
     return (tf.cast(images, DTYPES[precision]) - shift) * scale
 
 
+def augment(images: tf.Tensor, visits: tf.Tensor, augmentation: Augmentation) -> tf.Tensor:
+    """Crops and mirrors images (n, H, W, C); those of a visit, int64 (n,), have random numbers of their own.
+
+    Used instead of Keras's layers, whose random numbers depend on all earlier ones.
+    """
+    (height, width), pad = images.shape[1:3], augmentation.padding
+    words = philox(augmentation.seed, visits, 0, STREAM_AUGMENTATION)
+    vertical, horizontal, mirror = (word[:, None] for word in words[:3])
+    # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
+    rows = tf.range(height, dtype=tf.int64) + high(vertical * (2 * pad + 1))
+    columns = tf.range(width, dtype=tf.int64)
+    if augmentation.flips:
+        columns = tf.where(high(mirror, 31) == 1, columns[::-1], columns)
+    columns = columns + high(horizontal * (2 * pad + 1))
+    padded = tf.pad(images, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
+    return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
+
+
 class Shards:
     """The test set in its own order: the shards of the first batch, one for each replica, then those of the second, ...
 
@@ -37,23 +56,19 @@ class Shards:
         global batch; see `common.spec.batches.shards`.
     """
 
+    augmentation: Augmentation | None = None
+    batch_size = EVAL_BATCH_SIZE
     epochs: tuple[int, int] = (0, 2**62)  # the first epoch, and the one after the last
 
     def __init__(self, experiment: Experiment, num_replicas: int) -> None:
-        self.experiment, self.augmentation = experiment, None
+        self.experiment, self.num_replicas = experiment, num_replicas
         self.images, self.labels = experiment.dataset.test_images, experiment.dataset.test_labels
-        self.num_replicas = num_replicas
-        self.visits, self.bounds = self.visits_of(0), self.bounds_of(0)
+        self.set_epoch(0)
 
-    @property
-    def batch_size(self) -> int:
-        return EVAL_BATCH_SIZE
-
-    def visits_of(self, epoch: int) -> NDArray[np.int64]:
-        return np.arange(len(self.images))
-
-    def bounds_of(self, epoch: int) -> NDArray[np.int64]:
-        return shards(len(self.images), EVAL_BATCH_SIZE, self.num_replicas)
+    def set_epoch(self, epoch: int) -> None:
+        """The order is the same in every epoch."""
+        self.visits = np.arange(len(self.images))
+        self.bounds = shards(len(self.images), EVAL_BATCH_SIZE, self.num_replicas)
 
     def __len__(self) -> int:
         """Number of shards of all replicas."""
@@ -64,7 +79,7 @@ class Shards:
         return np.concatenate([self.visits[batch[0, 0] : batch[-1, 1]] for batch in self.bounds])
 
     def indices(self, replicas: range) -> NDArray[np.int64]:
-        """Indices of the shards of these replicas, batch by batch."""
+        """Indices of the shards of these replicas, batch by batch; fewer if a training resumes within the epoch."""
         return np.arange(len(self)).reshape(-1, self.num_replicas)[:, replicas].ravel()
 
     def __getitem__(self, index: int) -> tuple[Images, Labels, np.int64, NDArray[np.int64]]:
@@ -76,10 +91,9 @@ class Shards:
 
     def prepare(self, images: tf.Tensor, visits: tf.Tensor) -> Any:
         """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation."""
-        dataset, precision = self.experiment.dataset, self.experiment.config.precision
         if self.augmentation:
-            images = Augment(self.augmentation, visits)(images)
-        images = normalise(images, dataset, precision)
+            images = augment(images, visits, self.augmentation)
+        images = normalise(images, self.experiment.dataset, self.experiment.config.precision)
         return (images, visits) if self.experiment.network.drops else images
 
 
@@ -87,27 +101,20 @@ class TrainShards(Shards):
     """The shuffled shards of one epoch; `set_epoch` chooses the epoch."""
 
     def __init__(self, experiment: Experiment, num_replicas: int) -> None:
-        self.experiment, self.augmentation = experiment, experiment.augmentation
+        self.experiment, self.num_replicas = experiment, num_replicas
         self.images, self.labels = experiment.dataset.train_images, experiment.dataset.train_labels
-        self.num_replicas, self.epochs = num_replicas, (experiment.plan.epochs_done, experiment.plan.num_epochs)
+        self.augmentation, self.batch_size = experiment.augmentation, experiment.config.batch_size
+        self.epochs = experiment.plan.epochs_done, experiment.plan.num_epochs
         self.set_epoch(self.epochs[0])
-
-    @property
-    def batch_size(self) -> int:
-        return self.experiment.config.batch_size
-
-    def visits_of(self, epoch: int) -> NDArray[np.int64]:
-        return visits(epoch + 1, epoch_order(self.experiment.config.seed, epoch + 1, self.experiment.plan.train_size))
-
-    def bounds_of(self, epoch: int) -> NDArray[np.int64]:
-        return self.experiment.plan.shards(epoch + 1, self.num_replicas)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the order of examples in an epoch, counted from 0 as in PyTorch's DistributedSampler.
 
         The pipeline calls `__getitem__` while it runs, so it reads the order that is set here.
         """
-        self.visits, self.bounds = self.visits_of(epoch), self.bounds_of(epoch)
+        plan = self.experiment.plan
+        order = epoch_order(self.experiment.config.seed, epoch + 1, plan.train_size)
+        self.visits, self.bounds = visits(epoch + 1, order), plan.shards(epoch + 1, self.num_replicas)
 
 
 def make_shards(experiment: Experiment, num_replicas: int) -> tuple[TrainShards, Shards]:
@@ -122,39 +129,61 @@ def step_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.Tenso
     return (images, visits) if experiment.network.drops else images, labels, tf.TensorSpec([], tf.int64)
 
 
-def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
-    """A function for tf.data from a shard's index to the shard; it calls Python once for a shard, not for an image."""
+def gather(shards: Shards) -> Callable[[tf.Tensor], tuple[tf.Tensor, ...]]:
+    """A function for tf.data from an index to what `shards` has there; it calls Python once for a shard."""
     shapes, types = ([None, *shards.images.shape[1:]], [None], [], [None]), (shards.images.dtype, *[tf.int64] * 3)
 
+    def gathered(index: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return tuple(map(tf.ensure_shape, tf.numpy_function(shards.__getitem__, [index], types), shapes))
+
+    return gathered
+
+
+def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
+    """A function for tf.data from a shard's index to the shard."""
+    gathered = gather(shards)
+
     def load(index: tf.Tensor) -> Shard:
-        arrays = tf.numpy_function(shards.__getitem__, [index], types)
-        images, labels, count, visits = map(tf.ensure_shape, arrays, shapes)
+        images, labels, count, visits = gathered(index)
         return shards.prepare(images, visits), labels, count
 
     return load
 
 
-def replicas_of(context: tf.distribute.InputContext, num_replicas: int) -> range:
-    """The replicas, out of `num_replicas`, that belong to the process of this input pipeline."""
-    own = num_replicas // context.num_input_pipelines
-    return range(context.input_pipeline_id * own, (context.input_pipeline_id + 1) * own)
-
-
 def make_dataset(strategy: tf.distribute.Strategy, shards: Shards) -> tf.distribute.DistributedDataset:
-    """A dataset that gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps.
+    """A dataset that gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps."""
+    return distribute(strategy, shards, lambda indices: indices.map(loader(shards)).prefetch(tf.data.AUTOTUNE))
 
-    If the strategy has several processes, each of them prepares the shards of its own replicas.
+
+def distribute(
+    strategy: tf.distribute.Strategy,
+    shards: Shards,
+    load: Callable[[tf.data.Dataset], tf.data.Dataset],
+    epochs: tuple[int, int] | None = None,
+) -> tf.distribute.DistributedDataset:
+    """A dataset that gives each replica what `load` makes of the indices of its shards.
+
+    If the strategy has several processes, each of them loads the shards of its own replicas.
+
+    Args:
+      epochs: the first epoch and the one after the last. The dataset sets each of them in `shards`. By default each
+        iteration over it gives the epoch that has been set.
     """
 
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        replicas = replicas_of(context, shards.num_replicas)
+        own = shards.num_replicas // context.num_input_pipelines
+        replicas = range(context.input_pipeline_id * own, (context.input_pipeline_id + 1) * own)
 
-        def indices(_: tf.Tensor) -> tf.data.Dataset:
-            """Indices of the shards of this epoch. There are fewer if a resumed training starts within the epoch."""
-            indices_of = tf.numpy_function(lambda: shards.indices(replicas), [], tf.int64)
+        def indices(epoch: np.int64) -> NDArray[np.int64]:
+            if epochs:
+                shards.set_epoch(int(epoch))
+            return shards.indices(replicas)
+
+        def of_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+            indices_of = tf.numpy_function(indices, [epoch], tf.int64)
             return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(indices_of, [None]))
 
-        return tf.data.Dataset.range(1).flat_map(indices).map(loader(shards)).prefetch(tf.data.AUTOTUNE)
+        return load(tf.data.Dataset.range(*epochs or (1,)).flat_map(of_epoch))
 
     # Instead of experimental_distribute_dataset, which would split batches by itself: they are sharded already.
     return strategy.distribute_datasets_from_function(dataset_of_shards)

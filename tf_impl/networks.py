@@ -194,17 +194,14 @@ class BatchNormalization(layers.Layer):
         return input_shape
 
 
-def convolution(x: Tensor, name: str, filters: int, size: int, stride: int = 1) -> Tensor:
-    # Pads with zeros on each side, as PyTorch does. With a stride of 2, padding "same" would pad on one side only.
-    if size > 1:
-        x = layers.ZeroPadding2D(size // 2)(x)
-    return layers.Conv2D(filters, size, stride, use_bias=False, name=name)(x)
-
-
 def normalised(
     x: Tensor, conv: str, norm: str, total: Total | None, filters: int, size: int, stride: int = 1
 ) -> Tensor:
-    return BatchNormalization(total, name=norm)(convolution(x, conv, filters, size, stride))
+    # Pads with zeros on each side, as PyTorch does. With a stride of 2, padding "same" would pad on one side only.
+    if size > 1:
+        x = layers.ZeroPadding2D(size // 2)(x)
+    x = layers.Conv2D(filters, size, stride, use_bias=False, name=conv)(x)
+    return BatchNormalization(total, name=norm)(x)
 
 
 def basic_block(x: Tensor, name: str, total: Total | None, filters: int, stride: int) -> Tensor:

@@ -1,6 +1,5 @@
-"""The optimizer in TensorFlow: a Keras optimizer with PyTorch's update rules."""
+"""The optimizer in TensorFlow: a Keras optimizer with PyTorch's update rules (rules.py)."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -9,45 +8,27 @@ import tensorflow as tf
 from common.spec.options import TrainConfig
 from common.spec.update_rule import NORM_EPSILON, LossScaling, UpdateRule
 from tf_impl.precision import LossScale, scaled
-from tf_impl.rules import LearningRates, update
+from tf_impl.rules import RuleOptimizer
 
 Tensors = list[tf.Tensor]
 
 
-class Optimizer(keras.optimizers.Optimizer):
-    """With any rule of rules.py: slots, clipped gradients, and steps that the loss scaling skips."""
+class Optimizer(RuleOptimizer):
+    """The same for several replicas, and with steps that the loss scaling skips."""
 
     def __init__(self, update_rule: UpdateRule, scaling: LossScaling | None) -> None:
         """`scaling`: None if the loss is not scaled."""
-        super().__init__(LearningRates(update_rule))
-        self.rule = update_rule.rule
-        self.largest_norm = update_rule.largest_norm
+        super().__init__(update_rule)
         self.loss_scale = LossScale(scaling) if scaling else None
 
-    def build(self, variables: list[keras.Variable]) -> None:
-        super().build(variables)
-        strategy, slots, rows = tf.distribute.get_strategy(), {}, []
-        for variable in variables:
-            own = [self.add_variable_from_reference(variable, name) for name in self.rule.slots]
-            rows.append(own)
-            for copy in strategy.experimental_local_results(variable.value):
-                slots[copy.ref()] = own
-        # `update_step` gets one replica's copy of a variable; this finds the slots that belong to it. It is a function,
-        # since Keras would wrap a dictionary to track its contents.
-        self.slots_of = lambda variable: slots[variable.ref()]
-        # For checkpoints: the variables of each of the rule's slots, in the order of `variables`.
-        self.slots = lambda: list(zip(*rows, strict=True))
+    def copies(self, variable: keras.Variable) -> tuple[tf.Variable, ...]:
+        return tf.distribute.get_strategy().experimental_local_results(variable.value)
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss * self.loss_scale.scale if self.loss_scale else loss
 
-    def apply_gradients(self, grads_and_vars: Iterable[tuple[tf.Tensor, keras.Variable]]) -> Any:
-        gradients, variables = zip(*grads_and_vars, strict=True)
-        if self.loss_scale:
-            gradients = self.loss_scale.unscaled(gradients)
-        if self.largest_norm is not None:
-            gradients = self.clipped(gradients)
-        return super().apply_gradients(zip(gradients, variables, strict=True))
+    def apply(self, grads: Tensors, trainable_variables: Any = None) -> None:
+        super().apply(self.loss_scale.unscaled(grads) if self.loss_scale else grads, trainable_variables)
 
     def clipped(self, gradients: Tensors) -> Tensors:
         """This replica's gradients, scaled down if the norm of all replicas' summed gradients is too large.
@@ -60,29 +41,12 @@ class Optimizer(keras.optimizers.Optimizer):
         return [scaled(gradient, factor) for gradient in gradients]
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        """Updates a variable and its slots; Keras calls it for each variable."""
         with tf.device(variable.device):  # each stage of a pipeline computes its own updates
-            slots, rate = self.slots_of(variable), tf.cast(learning_rate, variable.dtype)
-            before = [tf.convert_to_tensor(slot) for slot in slots]
-            change, after = update(self.rule, tf.convert_to_tensor(variable), gradient, before, self.steps_taken)
-            taken = tf.math.is_finite(gradient) if self.loss_scale else True
-            for slot, value in zip(slots, after, strict=True):
-                self.assign(slot, where(taken, value, slot))
-            self.assign_sub(variable, where(taken, rate * change, 0.0))
-
-    @property
-    def steps_taken(self) -> tf.Tensor:
-        """float64: number of steps taken, including this one and without the skipped ones."""
-        return tf.cast(self.loss_scale.taken if self.loss_scale else self.iterations + 1, tf.float64)
+            super().update_step(gradient, variable, learning_rate)
 
     @property
     def skipped_steps(self) -> int | None:
         return self.loss_scale.skipped.numpy().item() if self.loss_scale else None
-
-
-def where(taken: tf.Tensor | bool, new: tf.Tensor, otherwise: Any) -> tf.Tensor:
-    """tf.where; just `new`, without an operation, if every step is taken."""
-    return new if taken is True else tf.where(taken, new, otherwise)
 
 
 def make_optimizer(network: keras.Model, update_rule: UpdateRule, config: TrainConfig) -> Optimizer:

@@ -1,12 +1,14 @@
 """How replicas work together in TensorFlow: the strategies that `--strategy` names."""
 
+import json
+import os
 import sys
 
 import tensorflow as tf
 
 from common.platform.launch import Launch
+from common.platform.rendezvous import addresses
 from common.spec.options import Accelerator, Strategy, TrainConfig
-from tf_impl.rendezvous import prepare_rendezvous
 
 # For several devices, "auto" means the first of these. Pipelines: tf_impl/pipeline.py.
 STRATEGIES: tuple[Strategy, ...] = ("mirrored", "multi_worker_mirrored", "pipeline")
@@ -37,7 +39,10 @@ def make_strategy(config: TrainConfig) -> tf.distribute.Strategy:
         operations = tf.distribute.ReductionToOneDevice() if on_cpu else None
         return tf.distribute.MirroredStrategy(device_names(config), cross_device_ops=operations)
     if config.strategy == "multi_worker_mirrored":
-        prepare_rendezvous(launch)
+        if launch.started_by != "TF_CONFIG":  # the variable with the addresses of all processes
+            workers = [f"{host}:{port}" for host, port in addresses(launch)]
+            task = {"type": "worker", "index": launch.rank}
+            os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
         return tf.distribute.MultiWorkerMirroredStrategy()
     return tf.distribute.get_strategy()  # the default one: there is nothing to distribute
 

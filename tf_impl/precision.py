@@ -1,5 +1,8 @@
 """Precision in TensorFlow: dtypes, Keras's policies, settings left at auto, and PyTorch's loss scaling for float16."""
 
+import resource
+import sys
+
 import tensorflow as tf
 
 from common.resolve import Settings, bf16_helps, gpu_settings
@@ -59,3 +62,13 @@ def scaled(gradient: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     """The product, computed on the gradient's device: each stage of a pipeline has its own gradients."""
     with tf.device(gradient.device):
         return gradient * factor
+
+
+if __name__ == "__main__":
+    # `python -m tf_impl.precision bf16-mixed` exits with 0 if this processor can multiply in half precision. It is a
+    # process of its own (common.platform.processor), since an instruction that the processor lacks ends the process.
+    # oneDNN multiplies with the instruction sets that it convolves with.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here: no core file
+    for precision in sys.argv[1:]:
+        matrix = tf.ones((64, 64), {"bf16-mixed": tf.bfloat16, "16-mixed": tf.float16}[precision])
+        tf.matmul(matrix, matrix)

@@ -1,7 +1,5 @@
 """Devices in TensorFlow: one process, one strategy, a replica on each device."""
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -30,12 +28,6 @@ def share_statistics(network: keras.Model, strategy: tf.distribute.Strategy) -> 
         variable.assign(sum_over_processes(strategy, value if is_first else np.zeros_like(value)))
 
 
-def replicas_differ(network: keras.Model, variable: keras.Variable) -> bool:
-    """Whether this process's replicas have different values of a variable of the network."""
-    first, *others = network.distribute_strategy.experimental_local_results(variable.value)
-    return any((first.numpy() != other.numpy()).any() for other in others)
-
-
 def has_several_processes(strategy: tf.distribute.Strategy | None) -> bool:
     """Whether there are several processes, each with its part of the replicas."""
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
@@ -43,25 +35,17 @@ def has_several_processes(strategy: tf.distribute.Strategy | None) -> bool:
 
 def sum_over_processes(strategy: tf.distribute.Strategy, array: NDArray[Any]) -> NDArray[Any]:
     """The sum of every process's array. All processes must call it."""
-    return adder(strategy)(tf.constant(array)).numpy() if has_several_processes(strategy) else array
-
-
-@functools.cache
-def adder(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A function that adds up the processes' tensors; cached, since tracing it takes longer than running it."""
+    if not has_several_processes(strategy):
+        return array
     own = len(strategy.extended.worker_devices)  # replicas of this process
 
-    @tf.function
-    def total(value: tf.Tensor) -> tf.Tensor:
-        # Each replica of a process has a copy of its array. Only the first replica's copy counts: dividing the sum of
-        # the copies would not keep whole numbers whole.
-        def share() -> tf.Tensor:
-            first = tf.distribute.get_replica_context().replica_id_in_sync_group % own == 0
-            return tf.where(first, value, tf.zeros_like(value))
+    def share(context: tf.distribute.experimental.ValueContext) -> tf.Tensor:
+        # Only the first replica's copy counts: dividing the sum of the copies would not keep whole numbers whole.
+        is_first = context.replica_id_in_sync_group % own == 0
+        return tf.constant(array if is_first else np.zeros_like(array))
 
-        return strategy.reduce(SUM, strategy.run(share), axis=None)
-
-    return total
+    shares = strategy.experimental_distribute_values_from_function(share)
+    return strategy.reduce(SUM, shares, axis=None).numpy()
 
 
 def device_peak_memory_bytes(config: TrainConfig, strategy: tf.distribute.Strategy) -> int | None:

@@ -3,13 +3,14 @@
 Keras has other rules under the same names: docs/update-rules.md lists the differences.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from common.spec import optimizers as rules
-from common.spec.update_rule import UpdateRule
+from common.spec.update_rule import NORM_EPSILON, UpdateRule
 
 
 class LearningRates(keras.optimizers.schedules.LearningRateSchedule):
@@ -56,3 +57,60 @@ def _change(rule: Any, gradient: Any, slots: list[Any], steps: Any) -> tuple[Any
             change = ops.sqrt(slots[1] + rule.epsilon) / ops.sqrt(square + rule.epsilon) * gradient
             return change, [square, rule.rho * slots[1] + (1 - rule.rho) * change**2]
     raise AssertionError(rule)
+
+
+class RuleOptimizer(keras.optimizers.Optimizer):
+    """A Keras optimizer with any of these rules, and with clipped gradients; for one device.
+
+    Attributes:
+      loss_scale: the state of loss scaling; None if the loss is not scaled.
+    """
+
+    loss_scale: Any = None
+
+    def __init__(self, update_rule: UpdateRule) -> None:
+        super().__init__(LearningRates(update_rule))
+        self.rule, self.largest_norm = update_rule.rule, update_rule.largest_norm
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        super().build(variables)
+        slots = self.add_optimizer_variables(variables, self.rule.slots)
+        places = {id(copy): place for place, variable in enumerate(variables) for copy in self.copies(variable)}
+        # Functions, since Keras would wrap lists and dictionaries to track their contents.
+        self.slots_of = lambda variable: [of_slot[places[id(variable)]] for of_slot in slots]
+        # For checkpoints: the variables of each of the rule's slots, in the order of `variables`.
+        self.slots = lambda: slots
+
+    def copies(self, variable: keras.Variable) -> Sequence[Any]:
+        """What `update_step` gets for this variable: with several replicas, one of their copies."""
+        return [variable]
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
+        super().apply(grads if self.largest_norm is None else self.clipped(grads), trainable_variables)
+
+    def clipped(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients, scaled down if the norm of all of them is too large.
+
+        Used instead of Keras's global_clipnorm, which lacks NORM_EPSILON.
+        """
+        norm = ops.sqrt(sum(ops.sum(gradient * gradient) for gradient in gradients))
+        factor = self.largest_norm / (norm + NORM_EPSILON)
+        return [ops.where(factor < 1, gradient * factor, gradient) for gradient in gradients]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates a variable and its slots; Keras calls it for each variable."""
+        slots, rate = self.slots_of(variable), ops.cast(learning_rate, variable.dtype)
+        gradient, before = ops.cast(gradient, variable.dtype), [ops.convert_to_tensor(slot) for slot in slots]
+        change, after = update(self.rule, ops.convert_to_tensor(variable), gradient, before, self.steps_taken)
+        if self.loss_scale:  # the gradients of a skipped step are NaN
+            taken = ops.isfinite(gradient)
+            change = ops.where(taken, change, ops.zeros_like(change))
+            after = [ops.where(taken, *values) for values in zip(after, before, strict=True)]
+        for slot, value in zip(slots, after, strict=True):
+            self.assign(slot, value)
+        self.assign_sub(variable, rate * change)
+
+    @property
+    def steps_taken(self) -> Any:
+        """float64: number of steps taken, including this one and without the skipped ones."""
+        return ops.cast(self.loss_scale.taken if self.loss_scale else self.iterations + 1, "float64")

@@ -3,6 +3,7 @@
 train.py is complete without this file.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,11 +12,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from common.data.formats import Images, Labels
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.randomness import positions
-from tf_impl.data import Batch, Shard, Shards, TrainShards, replicas_of
+from tf_impl.data import Batch, Shard, Shards, TrainShards, distribute, gather
 from tf_impl.networks import DTYPES
 from tf_impl.train import ReplicaSteps, Shares
 from tf_impl.weights import statistics_kept
@@ -64,40 +64,12 @@ class Streamed:
     """The same from one tf.data pipeline for all epochs, which gathers and copies batches ahead of the steps."""
 
     def __init__(self, shards: Shards, strategy: Strategy) -> None:
-        self.shards = shards
-        images, labels = shards.images, shards.labels
+        self.shards, ahead = shards, copy.copy(shards)  # the pipeline may be in the next epoch already
 
-        def rows(visits: NDArray[np.int64]) -> tuple[Images, Labels]:
-            indices = positions(visits)
-            return images[indices], labels[indices]  # read from the file if they are memory-mapped
+        def load(indices: tf.data.Dataset) -> tf.data.Dataset:
+            return indices.map(gather(ahead)).prefetch(2 * shards.num_replicas)
 
-        def gather(visits: tf.Tensor, bound: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            start, stop, count = tf.unstack(bound)
-            visits = visits[start:stop]
-            rows_of = tf.numpy_function(rows, [visits], [images.dtype, tf.int64])
-            return (
-                tf.ensure_shape(rows_of[0], [None, *images.shape[1:]]),
-                tf.ensure_shape(rows_of[1], [None]),
-                visits,
-                count,
-            )
-
-        def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            replicas = replicas_of(context, shards.num_replicas)
-
-            def visits_and_bounds(epoch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-                return shards.visits_of(int(epoch)), shards.bounds_of(int(epoch))[:, replicas].reshape(-1, 3)
-
-            def batches(epoch: tf.Tensor) -> tf.data.Dataset:
-                """The shards of the first batch, one for each replica, then those of the second, and so on."""
-                visits, bounds = tf.numpy_function(visits_and_bounds, [epoch], [tf.int64, tf.int64])
-                visits, bounds = tf.ensure_shape(visits, [len(images)]), tf.ensure_shape(bounds, [None, 3])
-                return tf.data.Dataset.from_tensor_slices(bounds).map(lambda bound: gather(visits, bound))
-
-            return tf.data.Dataset.range(*shards.epochs).flat_map(batches).prefetch(2 * len(replicas))
-
-        # From a function, as in data.py: the strategy must not split the batches by itself.
-        self.iterator = iter(strategy.distribute_datasets_from_function(dataset_of_shards))
+        self.iterator = iter(distribute(strategy, ahead, load, shards.epochs))
 
     def epoch(self) -> Any:
         return self.iterator
@@ -105,7 +77,7 @@ class Streamed:
     def inputs(self, iterator: Any, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return next(iterator)
 
-    def shard(self, images: tf.Tensor, labels: tf.Tensor, visits: tf.Tensor, count: tf.Tensor) -> Batch:
+    def shard(self, images: tf.Tensor, labels: tf.Tensor, count: tf.Tensor, visits: tf.Tensor) -> Batch:
         return Batch(self.shards.prepare(images, visits), labels, count)
 
 
@@ -146,70 +118,50 @@ class TunedLoop:
         source = Resident if experiment.is_resident else Streamed
         self.shards, self.test_shards = shards
         self.training, self.testing = (source(bounds, strategy) for bounds in shards)
-        train_step, update_step, eval_step = steps
-        self.call = self.make_call(train_step, update_step)
-        self.eval_steps = self.make_eval_steps(eval_step)
+        self.train_step, self.update_step, self.eval_step = steps
+        self.call, self.eval_call = tf.function(self.take_steps), tf.function(self.evaluate_batches)
         # Traced now, during start-up, and not in the first evaluation.
-        self.eval_steps.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
+        self.eval_call.get_concrete_function(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
 
-    def make_call(
-        self, train_step: Callable[..., Shares], update_step: Callable[[], None] | None
-    ) -> Callable[..., Shares]:
-        data, strategy = self.training, self.strategy
-        accumulated = self.experiment.plan.accumulated
-        loss_dtype = DTYPES[self.experiment.config.precision]
-
-        def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return train_step(*data.shard(*inputs))
-
-        def one_batch(epoch: Any, batch: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            loss, correct = strategy.run(replica_step, args=data.inputs(epoch, batch))
-            return strategy.reduce(SUM, loss, axis=None), strategy.reduce(SUM, correct, axis=None)
-
-        @tf.function
-        def train_steps(
-            epoch: Any, first: tf.Tensor, number: tf.Tensor, last: tf.Tensor
-        ) -> tuple[tf.Tensor, tf.Tensor]:
-            """Global losses and correct answers, (number,) each, of an epoch's steps `first`, `first` + 1, ...
-
-            Args:
-              last: number of the epoch's batches.
-            """
-            losses, correct = tf.TensorArray(loss_dtype, number), tf.TensorArray(tf.int64, number)
-            for step in tf.range(number):
-                if accumulated == 1:
-                    loss, right = one_batch(epoch, first + step)
-                else:
-                    loss, right = tf.zeros([], loss_dtype), tf.zeros([], tf.int64)
-                    batch = (first + step) * accumulated
-                    for index in tf.range(batch, tf.minimum(batch + accumulated, last)):
-                        shares = one_batch(epoch, index)
-                        loss, right = loss + shares[0], right + shares[1]
-                    strategy.run(update_step)
-                losses, correct = losses.write(step, loss), correct.write(step, right)
-            return losses.stack(), correct.stack()
-
-        return train_steps
-
-    def make_eval_steps(
-        self, eval_step: Callable[..., tuple[tf.Tensor, ...]]
-    ) -> Callable[..., tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
-        data, strategy = self.testing, self.strategy
+    def on_all(
+        self, data: Resident | Streamed, step: Callable[..., tuple[tf.Tensor, ...]], epoch: Any, batch: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """What a step returns for a batch of `data`, summed over the replicas."""
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            return eval_step(*data.shard(*inputs))
+            return step(*data.shard(*inputs))
 
-        @tf.function
-        def eval_steps(epoch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-            loss_sum, correct, count = tf.constant(0.0, tf.float64), tf.constant(0, tf.int64), tf.constant(0, tf.int64)
-            for batch in tf.range(number):
-                shares = strategy.run(replica_step, args=data.inputs(epoch, batch))
-                loss_sum += strategy.reduce(SUM, shares[0], axis=None)
-                correct += strategy.reduce(SUM, shares[1], axis=None)
-                count += strategy.reduce(SUM, shares[2], axis=None)
-            return loss_sum, correct, count
+        shares = self.strategy.run(replica_step, args=data.inputs(epoch, batch))
+        return [self.strategy.reduce(SUM, share, axis=None) for share in shares]
 
-        return eval_steps
+    def take_steps(self, epoch: Any, first: tf.Tensor, number: tf.Tensor, last: tf.Tensor) -> Shares:
+        """Global losses and correct answers, (number,) each, of an epoch's steps `first`, `first` + 1, ...
+
+        Args:
+          last: number of the epoch's batches.
+        """
+        accumulated, loss_dtype = self.experiment.plan.accumulated, DTYPES[self.experiment.config.precision]
+        losses, correct = tf.TensorArray(loss_dtype, number), tf.TensorArray(tf.int64, number)
+        for step in tf.range(number):
+            if accumulated == 1:
+                loss, right = self.on_all(self.training, self.train_step, epoch, first + step)
+            else:
+                loss, right = tf.zeros([], loss_dtype), tf.zeros([], tf.int64)
+                batch = (first + step) * accumulated
+                for index in tf.range(batch, tf.minimum(batch + accumulated, last)):
+                    shares = self.on_all(self.training, self.train_step, epoch, index)
+                    loss, right = loss + shares[0], right + shares[1]
+                self.strategy.run(self.update_step)
+            losses, correct = losses.write(step, loss), correct.write(step, right)
+        return losses.stack(), correct.stack()
+
+    def evaluate_batches(self, epoch: Any, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Sum of losses, number of correct answers and of examples of the first `number` batches."""
+        loss_sum, correct, count = tf.constant(0.0, tf.float64), tf.constant(0, tf.int64), tf.constant(0, tf.int64)
+        for batch in tf.range(number):
+            shares = self.on_all(self.testing, self.eval_step, epoch, batch)
+            loss_sum, correct, count = loss_sum + shares[0], correct + shares[1], count + shares[2]
+        return loss_sum, correct, count
 
     def train_steps(self, epoch: int) -> Iterator[tuple[tf.Tensor, tf.Tensor, int]]:
         """Takes the steps of an epoch, counted from 0; gives those of each call, (number,) each, and their number."""
@@ -224,7 +176,7 @@ class TunedLoop:
 
     def evaluate(self) -> tuple[float, int, int]:
         """Sum of losses, number of correct answers and of examples of the whole test set, each example once."""
-        sums = self.eval_steps(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
+        sums = self.eval_call(self.testing.epoch(), tf.constant(len(self.test_shards.bounds)))
         loss_sum, correct, count = (total.numpy().item() for total in sums)
         return loss_sum, correct, count
 
@@ -245,10 +197,8 @@ def compile_ahead(
 
         def shard_of(context: Any, sizes: Any = sizes, counts: Any = counts) -> Shard:
             replica = context.replica_id_in_sync_group
-            images, labels = (
-                tf.zeros([sizes[replica], *shape], shards.images.dtype),
-                tf.zeros([sizes[replica]], tf.int64),
-            )
+            images = tf.zeros([sizes[replica], *shape], shards.images.dtype)
+            labels = tf.zeros([sizes[replica]], tf.int64)
             return shards.prepare(images, labels), labels, tf.constant(counts[replica])
 
         with statistics_kept(network):

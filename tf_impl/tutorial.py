@@ -13,8 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.spec.randomness import positions
-from tf_impl.augment import Augment
-from tf_impl.data import Shards, normalise
+from tf_impl.data import Shards, augment, normalise
 
 
 class Arrays:
@@ -45,7 +44,7 @@ class Arrays:
     def prepare(self, images: tf.Tensor, labels: tf.Tensor, visits: tf.Tensor) -> tuple[Any, tf.Tensor]:
         """Inputs, see `Batch`, and labels; the images are augmented if there is an augmentation."""
         if self.augmentation:
-            images = self.normalised(Augment(self.augmentation, visits)(images))
+            images = self.normalised(augment(images, visits, self.augmentation))
         return (images, visits) if self.experiment.network.drops else images, labels
 
 
@@ -58,9 +57,9 @@ def make_batches(shards: Shards) -> tf.data.Dataset:
         # The arrays are in the order of common/spec. So the buffer of shuffle has size 1, which keeps the order.
         if not arrays.augmentation:
             return tf.data.Dataset.from_tensor_slices(arrays.prepare(*gathered)).shuffle(1)
-        return tf.data.Dataset.from_tensor_slices(gathered).shuffle(1).map(augment)
+        return tf.data.Dataset.from_tensor_slices(gathered).shuffle(1).map(augmented)
 
-    def augment(*example: tf.Tensor) -> Any:
+    def augmented(*example: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda part: part[0], arrays.prepare(*(part[None] for part in example)))
 
     return arrays.of_epoch(examples).batch(shards.batch_size).prefetch(tf.data.AUTOTUNE)

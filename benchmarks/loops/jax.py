@@ -9,7 +9,7 @@ import optax
 from flax import nnx
 from PIL import Image
 
-from benchmarks.within_a_run import Loop
+from benchmarks.within_a_run import Loop, timed
 from common.experiment import Experiment
 from jax_impl.backend import BACKEND
 from jax_impl.data import TrainBatches
@@ -40,16 +40,11 @@ def make_limit(experiment: Experiment) -> Loop:
     step = jax.jit(train_step, donate_argnums=(0, 1), compiler_options=compiler_options(config))
     state = parameters, optimizer.init(parameters)
 
-    def loop(steps: int) -> float:
+    def take_step() -> None:
         nonlocal state
-        jax.block_until_ready(state)
-        start = time.perf_counter()
-        for _ in range(steps):
-            state = step(*state, others)
-        jax.block_until_ready(state)
-        return time.perf_counter() - start
+        state = step(*state, others)
 
-    return loop
+    return timed(take_step, lambda: jax.block_until_ready(state))
 
 
 @nnx.jit

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
-from benchmarks.within_a_run import Loop
+from benchmarks.within_a_run import Loop, timed
 from common.data.catalogue import dataset_entry
 from common.experiment import Experiment
 from common.spec.options import TrainConfig
@@ -49,15 +49,7 @@ def make_limit(experiment: Experiment) -> Loop:
         with torch.cuda.graph(graph):
             train_step()
 
-    def loop(steps: int) -> float:
-        BACKEND.synchronize()
-        start = time.perf_counter()
-        for _ in range(steps):
-            graph.replay() if graph else train_step()
-        BACKEND.synchronize()
-        return time.perf_counter() - start
-
-    return loop
+    return timed(graph.replay if graph else train_step, BACKEND.synchronize)
 
 
 def make_loader(config: TrainConfig) -> DataLoader:

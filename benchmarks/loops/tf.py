@@ -5,7 +5,7 @@ import time
 import keras
 import tensorflow as tf
 
-from benchmarks.within_a_run import Loop
+from benchmarks.within_a_run import Loop, timed
 from common.experiment import Experiment
 from tf_impl.data import make_dataset, make_shards
 from tf_impl.networks import make_network
@@ -30,15 +30,7 @@ def make_limit(experiment: Experiment) -> Loop:
         optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
         return loss
 
-    def loop(steps: int) -> float:
-        tf.test.experimental.sync_devices()
-        start = time.perf_counter()
-        for _ in range(steps):
-            train_step(images, labels)
-        tf.test.experimental.sync_devices()
-        return time.perf_counter() - start
-
-    return loop
+    return timed(lambda: train_step(images, labels), tf.test.experimental.sync_devices)
 
 
 def make_usual(experiment: Experiment) -> Loop:

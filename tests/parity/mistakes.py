@@ -93,8 +93,8 @@ MISTAKES = {
     ),
     "no augmentation after the second epoch": (
         "pt_impl/data.py",
-        "        if not self.augmentation:\n",
-        "        if not self.augmentation or int(visits[0]) >> 32 > 2:\n",
+        "            if self.augmentation:\n",
+        "            if self.augmentation and int(visits[0]) >> 32 <= 2:\n",
         ("--random-crop", 1, "--horizontal-flip", "true"),
         "their random draws",
     ),
@@ -221,8 +221,8 @@ MISTAKES = {
         "the slots are right",
     ),
     "Adam's correction one step ahead after step 25": (
-        *("tf_impl/optimizer.py", "else self.iterations + 1, tf.float64)"),
-        "else self.iterations + tf.where(self.iterations > 25, 2, 1), tf.float64)",
+        *("tf_impl/rules.py", 'else self.iterations + 1, "float64")'),
+        'else self.iterations + ops.where(self.iterations > 25, 2, 1), "float64")',
         ("--optimizer", "adam"),
         "how the update rule computes the weights from them",
     ),
@@ -299,10 +299,10 @@ MISTAKES = {
         "the network, the loss or their precision",
     ),
     "images mirrored by another bit after the second epoch": (
-        *("tf_impl/augment.py", "        self.vertical, self.horizontal, self.mirror = ("),
-        "        late = tf.cast(high(visits[:1]) > 2, tf.int64)\n"
-        "        words = [words[0], words[1], words[2] + late * 2**31, words[3]]\n"
-        "        self.vertical, self.horizontal, self.mirror = (",
+        *("tf_impl/data.py", "    vertical, horizontal, mirror = ("),
+        "    late = tf.cast(high(visits[:1]) > 2, tf.int64)\n"
+        "    words = [words[0], words[1], words[2] + late * 2**31, words[3]]\n"
+        "    vertical, horizontal, mirror = (",
         ("--horizontal-flip", "true"),
         "their random draws",
     ),
@@ -341,10 +341,10 @@ MISTAKES = {
     "images normalised in another way in tuned mode": (
         *(
             "pt_impl/tuning.py",
-            "        return ((images.to(self.dtype) - self.shift) * self.scale).permute(0, 3, 1, 2)\n",
+            "        self.sampler, self.prepare, self.device = sampler, prepare, prepare.shift.device\n",
         ),
-        "        scale = self.scale * (1.01 if self.dtype == torch.float32 else 1)\n"
-        "        return ((images.to(self.dtype) - self.shift) * scale).permute(0, 3, 1, 2)\n",
+        "        self.sampler, self.prepare, self.device = sampler, prepare, prepare.shift.device\n"
+        "        prepare.scale = prepare.scale * (1.01 if prepare.dtype == torch.float32 else 1)\n",
         ("--mode", "tuned"),
         "the examples of the batch",
     ),

@@ -33,13 +33,13 @@ TWO, THREE = ("--devices", 2), ("--devices", 3)
 RESNET8_ON_TWO, SYNCHRONISED = (*RESNET8, *TWO), (*RESNET8, "--sync-batchnorm", "true")
 FSDP, PIPELINE = (*TWO, "--strategy", "fsdp"), ("--strategy", "pipeline", "--microbatches", 2)
 
-SLOTS = "            slots, rate = self.slots_of(variable), tf.cast(learning_rate, variable.dtype)\n"
+SLOTS = "        slots, rate = self.slots_of(variable), ops.cast(learning_rate, variable.dtype)\n"
 KERAS_RULE = """\
-            momentum, velocity = tf.cast(self.rule.momentum, variable.dtype), slots[0]
-            gradient = gradient + self.rule.weight_decay * variable
-            self.assign(velocity, momentum * velocity - rate * gradient)
-            self.assign_add(variable, momentum * velocity - rate * gradient if self.rule.nesterov else velocity)
-            return
+        momentum, velocity = ops.cast(self.rule.momentum, variable.dtype), slots[0]
+        gradient = gradient + self.rule.weight_decay * variable
+        self.assign(velocity, momentum * velocity - rate * gradient)
+        self.assign_add(variable, momentum * velocity - rate * gradient if self.rule.nesterov else velocity)
+        return
 """
 PADDED = """
 
@@ -75,7 +75,7 @@ MUTATIONS = {
     ),
     "weights loaded in another flatten order": (
         *("ptl", PLAIN, (), "pt_impl/weights.py"),
-        "array = reorder_first_axis(array, parameter.flattened, (2, 0, 1))",
+        "array = array.reshape(*parameter.flattened, -1).transpose(2, 0, 1, 3).reshape(array.shape)",
         "pass",
         ["first batch: activation.dense1 differs", "the layers before it agree"],
     ),
@@ -134,7 +134,7 @@ MUTATIONS = {
         ["step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"],
     ),
     "Keras's momentum rule under a changing rate": (
-        *("tf", PLAIN, (), "tf_impl/optimizer.py"),
+        *("tf", PLAIN, (), "tf_impl/rules.py"),
         SLOTS,
         SLOTS + KERAS_RULE,
         ["step 3 of 66 (epoch 1)", "the learning rate has changed by then: suspect the update rule: momentum"],
@@ -221,14 +221,14 @@ MUTATIONS = {
     ),
     "one crop for a whole batch": (
         *("ptl", DRAWN, (), "pt_impl/data.py"),
-        "Augment(self.augmentation, visits)",
-        "Augment(self.augmentation, visits[:1].expand(len(visits)))",
+        "augment(images, visits, self.augmentation)",
+        "augment(images, visits[:1].expand(len(visits)), self.augmentation)",
         "first batch: the network's input differs",
     ),
     "mirrored after the crop": (
-        *("tf", DRAWN, (), "tf_impl/augment.py"),
-        "columns = columns + high(self.horizontal * (2 * pad + 1))",
-        "columns = columns + 2 * pad - high(self.horizontal * (2 * pad + 1))",
+        *("tf", DRAWN, (), "tf_impl/data.py"),
+        "columns = columns + high(horizontal * (2 * pad + 1))",
+        "columns = columns + 2 * pad - high(horizontal * (2 * pad + 1))",
         "first batch: the network's input differs",
     ),
     # --- Batch normalisation ---

@@ -9,21 +9,20 @@ from conftest import CPU, run, run_program
 TORCHVISIONS = """
 import json, sys, torch, torchvision
 from pathlib import Path
-from common.data.datasets import load_dataset
+from common.experiment import Experiment
 from common.platform.files import write_safetensors
-from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
-from pt_impl.data import Normalise
+from pt_impl.data import Prepare
 from pt_impl.weights import get_weights
 torch.manual_seed(0)
 network = torchvision.models.resnet50(num_classes=10).double()
 network.train()(torch.randn(4, 3, 64, 64).double())  # statistics that are not those of the beginning
-config = TrainConfig(dataset="synthetic", image_shape=(64, 64, 3), train_size=2, test_size=5, model="resnet50")
-spec, dataset = NetworkSpec.make("resnet50", (64, 64, 3), 10), load_dataset(config)
-folder = Path(sys.argv[1])
-write_safetensors(folder / "weights.safetensors", get_weights(network, spec))
+images = {"dataset": "synthetic", "image_shape": (64, 64, 3), "train_size": 2, "test_size": 5}
+experiment = Experiment.make(TrainConfig(**images, model="resnet50", precision="64"))
+dataset = experiment.dataset
+write_safetensors(Path(sys.argv[1]) / "weights.safetensors", get_weights(network, experiment.network))
 with torch.inference_mode():
-    logits = network.eval()(Normalise(dataset, "64")(torch.from_numpy(dataset.test_images)))
+    logits = network.eval()(Prepare(experiment).normalised(torch.from_numpy(dataset.test_images)))
 loss = torch.nn.functional.cross_entropy(logits, torch.from_numpy(dataset.test_labels)).item()
 print(json.dumps([loss, logits.argmax(dim=1).tolist(), dataset.test_labels.tolist()]))
 """

@@ -24,7 +24,7 @@ from pathlib import Path
 from common.platform import processor
 folder, limit = Path(__file__).parent, os.environ.get("ONEDNN_MAX_CPU_ISA")
 processor.CPUINFO = folder / "cpuinfo"
-if any(word.endswith("_impl.probe") for word in sys.orig_argv):
+if any(word.endswith("_impl.precision") for word in sys.orig_argv):
     with open(folder / "probed", "a") as file:
         print(limit, file=file)
     status = json.loads((folder / "ends").read_text()).get(limit, 0)
@@ -50,7 +50,7 @@ class Machine:
         """Returns the limit that is set."""
         for name in (*LIMIT_VARIABLES, FINDING_VARIABLE):
             os.environ.pop(name, None)
-        prepare_processor(TrainConfig(**{"precision": "bf16-mixed", **options}), "torch", "pt_impl.probe")
+        prepare_processor(TrainConfig(**{"precision": "bf16-mixed", **options}), "torch", "pt_impl.precision")
         return cpu_instruction_limit()
 
     @property
