@@ -15,7 +15,6 @@ FLOORS = [
     "common.resolve",
     "common.experiment",
     "common.record",
-    "common.command",
     "common.trained",
     "common.backend",
     "common.main",
