@@ -156,7 +156,7 @@ class TunedLoop:
         self, train_step: Callable[..., Shares], update_step: Callable[[], None] | None
     ) -> Callable[..., Shares]:
         data, strategy = self.training, self.strategy
-        accumulated = self.experiment.plan.accumulated
+        accumulated = self.experiment.plan.accumulate_grad_batches
         loss_dtype = DTYPES[self.experiment.config.precision]
 
         def replica_step(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
