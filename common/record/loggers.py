@@ -107,10 +107,8 @@ class TensorBoardLogger(Logger):
             del sys.modules[name]
         # purge_step: a resumed run writes its earlier values again, and TensorBoard shows them once.
         self.writer = SummaryWriter(str(self.run_dir / "tensorboard"), purge_step=0, flush_secs=10)
-        self.hparams, self.options = (
-            hparams,
-            {key: "none" if value is None else value for key, value in options.items()},
-        )
+        self.hparams = hparams
+        self.options = {key: "none" if value is None else value for key, value in options.items()}
 
     def log(self, step: int, numbers: Numbers) -> None:
         for name, value in numbers.items():

@@ -14,7 +14,6 @@ from common.record.checkpoints import (
     FILES,
     Checkpoint,
     checkpoint_dirs,
-    find_checkpoint,
     has_whole_checkpoint,
     with_checkpoint,
     write_checkpoint,
@@ -151,9 +150,9 @@ def test_of_damaged_and_foreign_ones_the_one_before_is_taken(both, capsys, damag
 
 def test_mistakes_are_reported_in_a_line(both):
     with pytest.raises(UserError, match=f"^--resume {both / 'none'}: no checkpoint is there$"):
-        find_checkpoint(experiment(resume=both / "none"))
+        with_checkpoint(experiment(resume=both / "none"))
     with pytest.raises(UserError, match="--resume auto: needs --run-dir, whose latest checkpoint it takes"):
-        find_checkpoint(experiment(resume="auto"))
-    assert find_checkpoint(experiment(resume="auto", run_dir=both / "new")) is None
+        with_checkpoint(experiment(resume="auto"))
+    assert with_checkpoint(experiment(resume="auto", run_dir=both / "new")).state is None
     flip_a_bit(both / "checkpoints" / "step-000000007")
     assert has_whole_checkpoint(both) and not has_whole_checkpoint(both / "new")
