@@ -283,18 +283,19 @@ class Recorder:
 
     def _next_stop(self) -> int:
         plan, done, every = self.plan, self.steps_done, self.config.log_every_n_steps
-        stops = (
+        stops = [
             plan.first_step,
             self.warmup_steps,
             self.turn.timed_after,
-            max(done + 1, self.turn.until) if self.turns.are_taken else 0,
             done // every * every + every,
             plan.last_step(plan.epoch_of(done + 1)),
             *self.checkpointer.stops(done),
             *self.profile.stops(),
             *self.audited.stops(),
-        )
-        return min((stop for stop in stops if stop > done), default=done)
+        ]
+        if self.turns.are_taken:
+            stops.append(max(done + 1, self.turn.until))
+        return min(stop for stop in stops if stop > done)
 
     def step(self, loss: Any, correct: Any, number: int = 1) -> None:
         """Records this process's share of a step, or of the next `number` steps of an epoch, without fetching it.
@@ -566,7 +567,7 @@ class Recorder:
         if not self.timed_images:  # the run had no turns
             self._end_timing()
         images, joules = plan.images(self.startup_end + 1, plan.total_steps), measured.pop("joules")
-        last, on_cpu = self.epochs[-1], config.accelerator == "cpu"
+        on_cpu = config.accelerator == "cpu"
         versions = {name: importlib.metadata.version(name) for name in ("numpy", *packages)}
         git, machine = git_state(), describe_machine()
         self._enter("rest")  # the end of `phase_seconds`
@@ -584,10 +585,7 @@ class Recorder:
             skipped_steps=skipped_steps,
             replicas_differ=self.replicas_differ,
             train_count=plan.train_size,
-            test_count=last.test_count,
-            test_correct=last.test_correct,
-            test_accuracy=last.test_accuracy,
-            test_loss=last.test_loss,
+            **self.epochs[-1].model_dump(include={"test_loss", "test_accuracy", "test_correct", "test_count"}),
             resumed_from=plan.first_step - 1 if experiment.state else None,
             started=self.timeline.started,
             startup_seconds=self.startup_seconds,

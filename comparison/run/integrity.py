@@ -54,7 +54,7 @@ def check_files(run_dir: Path, record: Record, result: RunResult, losses: Sequen
         raise UserError(f"{run_dir}: its files have been changed since the run ended")
     if len(losses) != result.num_steps:
         raise UserError(f"{run_dir / METRICS_FILE}: {len(losses)} steps, the result says {result.num_steps}")
-    predictions = Predictions.read(run_dir, len(result.class_names))
+    predictions = Predictions.read(run_dir)
     right = int(np.sum(predictions.labels == predictions.guesses))
     if len(predictions.labels) != result.test_count or (
         abs(right - result.test_correct) > max(2, DIFFERENT_GUESSES * result.test_count)
