@@ -43,7 +43,6 @@ from common.record.results import (
     MetricsFile,
     PlanLine,
     RunResult,
-    StepLine,
     TurnLine,
     write_result,
 )
@@ -164,6 +163,7 @@ class Recorder:
         self.profile = ProfileTaker(profiler, plan, self.warmup_steps, config.profile)
         self.checkpointer = Checkpointer(config, plan, self.writes)
         self.audited = AuditedStates(plan, self.run_dir, self.writes)
+        self.has_replicas = config.num_shards > 1
         self.compared_after = self.steps_done  # the step after which replicas were compared; before the first: none
         self.replicas_differ: str | None = None
 
@@ -210,12 +210,9 @@ class Recorder:
 
     def _add_steps(self, losses: Sequence[float], images_per_second: float | None) -> None:
         """Adds steps that follow the latest ones; writes and shows them."""
-        first = len(self.losses) + 1
-        self.losses.extend(losses)
         if self.writes:
-            self.metrics.write(
-                *(StepLine(kind="step", step=step, loss=loss) for step, loss in enumerate(losses, first))
-            )
+            self.metrics.write_steps(len(self.losses) + 1, losses)
+        self.losses.extend(losses)
         for sink in self.sinks:
             sink.steps(len(self.losses), losses, images_per_second)
 
@@ -465,7 +462,7 @@ class Recorder:
     @property
     def keeps_states(self) -> bool:
         """Whether any state of this training will be kept or compared."""
-        return self.checkpointer.every is not None or bool(self.audited.steps) or self.config.num_shards > 1
+        return self.checkpointer.every is not None or bool(self.audited.steps) or self.has_replicas
 
     def offer_state(self, get_state: Callable[[int], TrainState]) -> None:
         """The loop calls it after each step and each evaluation, in all processes. Keeps the state if it is due.
@@ -480,7 +477,7 @@ class Recorder:
           StoppedAtCheckpoint: a signal has asked the run to end.
           FileError: a state could not be written.
         """
-        compares = self.steps_done != self.compared_after and self.config.num_shards > 1
+        compares = self.has_replicas and self.steps_done != self.compared_after
         compares = compares and self.steps_done in (self.startup_end, self.plan.total_steps)
         if self.audited.due or compares:
             with self._clock_stopped():

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -236,9 +237,17 @@ class MetricsFile:
         with writing(self._path):
             self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115 - until `close`
 
-    def write(self, *lines: MetricsLine) -> None:
+    def write(self, line: MetricsLine) -> None:
+        self._append(json.dumps(line.model_dump()) + "\n")
+
+    def write_steps(self, first: int, losses: Sequence[float]) -> None:
+        """A `StepLine` for each loss, the first of which is that of step `first`."""
+        lines = ({"kind": "step", "step": step, "loss": loss} for step, loss in enumerate(losses, first))
+        self._append("".join(json.dumps(line) + "\n" for line in lines))
+
+    def _append(self, text: str) -> None:
         """Raises FileError if the disk is full or the folder is gone."""
-        left = "".join(json.dumps(line.model_dump()) + "\n" for line in lines).encode()
+        left = text.encode()
         with writing(self._path):
             self._path.stat()
             while left:  # a disk that is nearly full may accept only a part
