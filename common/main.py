@@ -7,7 +7,7 @@ from typing import Any
 import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.ending import as_program
 
-MORE = " The words evaluate and predict in front put a trained network to use; each has its own --help."
+ABOUT_WORDS = " The words evaluate and predict in front put a trained network to use; each has its own --help."
 
 
 def main(name: str, folder: str = "") -> None:
@@ -34,7 +34,8 @@ def main(name: str, folder: str = "") -> None:
         implementation = IMPLEMENTATIONS[name]
         word, *options = sys.argv[1:] if sys.argv[1:2] and not sys.argv[1].startswith("-") else ["train", *sys.argv[1:]]
         if word == "train":
-            use, config = None, parse_options(TrainConfig, f"python -m {folder}", implementation.about + MORE, options)
+            about = implementation.about + ABOUT_WORDS
+            use, config = None, parse_options(TrainConfig, f"python -m {folder}", about, options)
             if config.mode not in implementation.modes:
                 modes = " or ".join(implementation.modes)
                 raise UserError(f"--mode {config.mode}: {implementation.title} has --mode {modes} alone")

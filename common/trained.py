@@ -199,29 +199,22 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, used: Used, l
             f"--weights {use.weights}: with --precision {use.precision} the logits of {broken:,} of"
             f" {len(logits):,} images are not finite; the network can't be used"
         )
-    as_json = use.format == "json"
-    if not isinstance(use, PredictConfig):
-        evaluation = Evaluation.make(implementation, config, used.dataset, logits)
-        if as_json:
-            print(json.dumps(asdict(evaluation)))
-        else:
-            evaluation.show(console)
-        return
-    pictures = [str(path) for path in use.images if path not in used.unreadable]
-    answers = trained_network_answers(logits, pictures, used.dataset)
-    if as_json:
-        print(json.dumps(answers))
+    results: Any
+    if isinstance(use, PredictConfig):
+        pictures = [str(path) for path in use.images if path not in used.unreadable]
+        results = predictions_of(logits, pictures, used.dataset)
     else:
-        show_answers(answers, console)
+        results = asdict(evaluation := Evaluation.make(implementation, config, used.dataset, logits))
+    if use.format == "json":
+        print(json.dumps(results))
+    elif isinstance(use, PredictConfig):
+        for found in results:
+            best = sorted(found["scores"].items(), key=lambda item: -item[1])[:SHOWN]
+            console.print(f"{found['image']}: {', '.join(f'{name} {score:.1%}' for name, score in best)}")
+    else:
+        evaluation.show(console)
     if used.unreadable:
         raise UserError("\n".join(used.unreadable.values()))
-
-
-def trained_network_scores(logits: Logits) -> NDArray[np.float64]:
-    """The softmax of the logits, float64 (n, classes)."""
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
-    return shares
 
 
 # --- evaluate ---
@@ -300,9 +293,10 @@ class Evaluation:
 # --- predict ---
 
 
-def trained_network_answers(logits: Logits, pictures: list[str], dataset: Dataset) -> list[dict[str, Any]]:
-    """For each picture, its predicted class, the score of this class, and the scores of all classes."""
-    scores = trained_network_scores(logits)
+def predictions_of(logits: Logits, pictures: list[str], dataset: Dataset) -> list[dict[str, Any]]:
+    """For each picture, its predicted class, the score of this class, and the scores of all classes: the softmax."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    scores = powers / powers.sum(axis=1, keepdims=True)
     return [
         {
             "image": picture,
@@ -312,10 +306,3 @@ def trained_network_answers(logits: Logits, pictures: list[str], dataset: Datase
         }
         for picture, row in zip(pictures, scores, strict=True)
     ]
-
-
-def show_answers(answers: list[dict[str, Any]], console: Console) -> None:
-    for answer in answers:
-        best = sorted(answer["scores"].items(), key=lambda item: -item[1])[:SHOWN]
-        shown = ", ".join(f"{name} {score:.1%}" for name, score in best)
-        console.print(f"{answer['image']}: {shown}")
