@@ -399,12 +399,12 @@ class Recorder:
         epoch = len(self.epochs) + 1
         steps = self.plan.all_steps(epoch)
         counts = np.array([self.plan.count(step) for step in steps])
-        seconds = self._epoch_seconds()
+        examples, seconds = int(counts.sum()), self._epoch_seconds()
         line = EpochLine(
             kind="epoch",
             epoch=epoch,
-            train_loss=math.fsum(counts * self.losses[steps.start - 1 :]) / sum(counts),
-            train_accuracy=self.epoch_correct / sum(counts),
+            train_loss=math.fsum(counts * self.losses[steps.start - 1 :]) / examples,
+            train_accuracy=self.epoch_correct / examples,
             train_seconds=seconds,
             test_loss=loss_sum / count,
             test_accuracy=correct / count,
