@@ -92,11 +92,12 @@ def _resolve_accelerator(
     if accelerator == "cpu" or num_gpus:
         return "gpu" if accelerator == "auto" else accelerator
     problem = SEES_NO_GPU.format(title)
-    why = f", although this machine has one: {why_no_gpu(cuda)}" if has_gpu() else ""
+    told = accelerator == "gpu" or launch.is_first
+    why = f", although this machine has one: {why_no_gpu(cuda)}" if told and has_gpu() else ""
     if accelerator == "gpu":
         option = f"--stages {' '.join(config.stages)}" if config.stages else "--accelerator gpu"
         raise UserError(f"{option}: {problem}{why or ' on this machine'}")
-    if why and launch.is_first:
+    if why:
         print(f"warning: {problem}{why}", flush=True)
     return "cpu"
 
