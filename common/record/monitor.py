@@ -36,8 +36,10 @@ class Monitor:
         self._first_pid = first_pid
         gpus = visible_gpus(num_gpus)
         self.energy = EnergyMeter(gpu_energy_counters(gpus) if num_gpus else cpu_energy_counters())
-        self._gpus = GpuSampler(gpus) if gpus else None
-        self._since: NDArray[np.floating] | None = None
+        self._since: NDArray[np.floating] | None = None  # None: paused
+        self._gpu_shares: list[float] = []
+        if gpus:
+            threading.Thread(target=self._sample, args=(gpus,), daemon=True).start()
         self._all, self._recent = np.zeros(3), np.zeros(3)  # seconds; processor seconds of the run and of others
         self.own_load, self.other_load = shares_of_cores(self._recent)
 
@@ -47,8 +49,6 @@ class Monitor:
     def resume(self) -> None:
         if self._since is None:
             self._since = self._now()
-            if self._gpus:
-                self._gpus.resume()
 
     def pause(self) -> None:
         if self._since is None:
@@ -60,14 +60,19 @@ class Monitor:
         if self._recent[0] >= LEAST_SECONDS:
             self.own_load, self.other_load = shares_of_cores(self._recent)
             self._recent = np.zeros(3)
-        if self._gpus:
-            self._gpus.pause()
+
+    def _sample(self, gpus: list[Any]) -> None:
+        """Samples the share of the time in which the GPUs were busy, in a thread of its own."""
+        while True:
+            time.sleep(GPU_SAMPLE_SECONDS)
+            if self._since is not None:
+                self._gpu_shares += [use.gpu / 100 for use in ask_gpus("UtilizationRates", gpus)]
 
     def measured(self) -> dict[str, float | None]:
         """MEASURED -> its value on this node, in all the time from `resume` to `pause`."""
         seconds, own, _ = self._all
         cpu = own / seconds / num_cores() if seconds >= LEAST_SECONDS else None
-        gpu = self._gpus.share if self._gpus else None
+        gpu = sum(self._gpu_shares) / len(self._gpu_shares) if self._gpu_shares else None
         other_load = shares_of_cores(self._all)[1]
         values = (peak_memory_bytes(self._first_pid), self.energy.joules, cpu, gpu, other_load)
         return dict(zip(MEASURED, values, strict=True))
@@ -197,33 +202,3 @@ def ask_gpus(question: str, gpus: list[Any]) -> list[Any]:
 def free_gpu_memory(count: int) -> list[int]:
     """Bytes that are free on each of the first `count` GPUs that CUDA sees; empty if NVML is not available."""
     return [int(memory.free) for memory in ask_gpus("MemoryInfo", visible_gpus(count))]
-
-
-class GpuSampler:
-    """Samples the share of the time in which the GPUs were busy, in a thread of its own, from `resume` to `pause`."""
-
-    def __init__(self, gpus: list[Any]) -> None:
-        self._gpus = gpus
-        self._shares: list[float] = []
-        self._active = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def resume(self) -> None:
-        self._active.set()
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def pause(self) -> None:
-        self._active.clear()
-
-    @property
-    def share(self) -> float | None:
-        """The mean over all samples and GPUs, 0 to 1; None if there are no samples."""
-        return sum(self._shares) / len(self._shares) if self._shares else None
-
-    def _sample(self) -> None:
-        while True:
-            self._active.wait()
-            time.sleep(GPU_SAMPLE_SECONDS)
-            if self._active.is_set():
-                self._shares += [use.gpu / 100 for use in ask_gpus("UtilizationRates", self._gpus)]
