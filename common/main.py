@@ -24,7 +24,6 @@ def main(name: str, folder: str = "") -> None:
         from common.implementations import IMPLEMENTATIONS
         from common.platform.cli import parse_options
         from common.platform.errors import UserError
-        from common.record.memory import out_of_memory_as_user_error
         from common.resolve import prepare_processor
         from common.spec.options import TrainConfig
         from common.trained import USES, read_used, show
@@ -54,8 +53,7 @@ def main(name: str, folder: str = "") -> None:
             backend.run(config)
             return
         experiment = Experiment.make(backend.resolve(config), used.dataset)
-        device_name = backend.device_name(experiment.config)
-        with out_of_memory_as_user_error(experiment.config, device_name, backend.ran_out_of_memory, trains=False):
+        with backend.out_of_memory_as_user_error(experiment.config, trains=False):
             logits = backend.classify(experiment)
         show(use, config, name, used, logits)
 
