@@ -16,8 +16,7 @@ from common.implementations import interpreter_of
 from common.platform.cli import to_arguments
 from common.platform.errors import UserError
 from common.platform.files import write_text
-from common.platform.machine import REPOSITORY, describe_machine
-from common.record.facts import git_state
+from common.platform.machine import REPOSITORY, describe_machine, git_state
 from common.record.run_folder import new_run_dir
 from common.spec.options import TrainConfig
 from comparison.plan.jobs import Contender

@@ -4,19 +4,22 @@
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
-from common.platform.errors import lost_process_as_user_error
+from common.platform.errors import OutOfMemoryError, lost_process_as_user_error
 from common.platform.launch import Launch
 from common.record.checkpoints import with_checkpoint
-from common.record.memory import out_of_memory_as_user_error
 from common.record.recorder import Framework, Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
+from common.resolve import describe_devices
+from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
 
 
@@ -59,12 +62,8 @@ class Backend(Framework):
 
     def run_process(self, experiment: Experiment, timeline: Timeline, rank: int, measures: bool) -> None:
         """This process's part of the run; see `Recorder`."""
-        config = experiment.config
         recorder = Recorder(self, experiment, timeline, rank=rank, measures=measures)
-        with (
-            out_of_memory_as_user_error(config, recorder.device_name, self.ran_out_of_memory),
-            lost_process_as_user_error(self.lost_another),
-        ):
+        with self.out_of_memory_as_user_error(experiment.config), lost_process_as_user_error(self.lost_another):
             with recorder:
                 self.train(experiment, recorder)
             self.leave()
@@ -79,6 +78,31 @@ class Backend(Framework):
     @abstractmethod
     def ran_out_of_memory(self, error: Exception) -> bool:
         """Whether an exception means that a device has no memory left."""
+
+    @contextmanager
+    def out_of_memory_as_user_error(self, config: TrainConfig, trains: bool = True) -> Iterator[None]:
+        """Replaces the framework's out-of-memory error by one line that names batch size and device.
+
+        Args:
+          config: a resolved configuration.
+          trains: True in a training; False if a trained network is only used.
+
+        Raises:
+          OutOfMemoryError: instead of such an exception.
+        """
+        evaluated = f"{EVAL_BATCH_SIZE:,} images at a time"
+        device = describe_devices(config, self.device_name(config))  # now, while there is memory
+        try:
+            yield
+        except Exception as error:
+            if not self.ran_out_of_memory(error):
+                raise
+            if not trains:
+                raise OutOfMemoryError(f"out of memory with {evaluated} on {device}; use fewer images") from None
+            raise OutOfMemoryError(
+                f"out of memory with --batch-size {config.batch_size} (evaluation: {evaluated}) on {device}; use a"
+                " smaller --batch-size; --accumulate-grad-batches K (not in Keras) makes one step of K batches"
+            ) from None
 
     def lost_another(self, error: Exception) -> bool:
         """Whether an exception means that another process of the run can't be reached any more."""

@@ -7,9 +7,11 @@ from typing import Any
 import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.ending import as_program
 
+ABOUT_WORDS = " The words evaluate and predict in front put a trained network to use; each has its own --help."
+
 
 def main(name: str, folder: str = "") -> None:
-    """Reads the options, then trains, evaluates or predicts.
+    """Reads the options, then trains, evaluates or predicts. The first word "train" may be left out.
 
     Args:
       name: name of the implementation, such as `pt`.
@@ -18,34 +20,42 @@ def main(name: str, folder: str = "") -> None:
     folder = folder or f"{name}_impl"
     with as_program(f"python -m {folder}"):
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
-        from common.command import parse_command
         from common.experiment import Experiment
         from common.implementations import IMPLEMENTATIONS
+        from common.platform.cli import parse_options
         from common.platform.errors import UserError
-        from common.record.memory import out_of_memory_as_user_error
         from common.resolve import prepare_processor
-        from common.trained import read_used, show
+        from common.spec.options import TrainConfig
+        from common.trained import USES, read_used, show
 
         if name not in IMPLEMENTATIONS:
             raise UserError(f"{folder}: common/implementations.py has no entry {name!r}")
         implementation = IMPLEMENTATIONS[name]
-        command = parse_command(folder, implementation.about)
-        used = read_used(command)
-        if used is None and command.config.mode not in implementation.modes:
-            modes = " or ".join(implementation.modes)
-            raise UserError(f"--mode {command.config.mode}: {implementation.title} has --mode {modes} alone")
+        word, *options = sys.argv[1:] if sys.argv[1:2] and not sys.argv[1].startswith("-") else ["train", *sys.argv[1:]]
+        if word == "train":
+            about = implementation.about + ABOUT_WORDS
+            use, config = None, parse_options(TrainConfig, f"python -m {folder}", about, options)
+            if config.mode not in implementation.modes:
+                modes = " or ".join(implementation.modes)
+                raise UserError(f"--mode {config.mode}: {implementation.title} has --mode {modes} alone")
+        elif word in USES:
+            schema, about = USES[word]
+            use = parse_options(schema, f"python -m {folder} {word}", about, options)
+            config = use.train_config()
+            used = read_used(use, config)
+        else:
+            raise UserError(f"{word}: the first word should be train, which may be left out, evaluate or predict")
         if implementation.probe is not None:
-            prepare_processor(command.config, implementation.package, implementation.probe)
+            prepare_processor(config, implementation.package, implementation.probe)
         # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
         backend = _import_backend(name, folder)
-        if used is None:
-            backend.run(command.config)
+        if use is None:
+            backend.run(config)
             return
-        experiment = Experiment.make(backend.resolve(command.config), used.dataset)
-        device_name = backend.device_name(experiment.config)
-        with out_of_memory_as_user_error(experiment.config, device_name, backend.ran_out_of_memory, trains=False):
+        experiment = Experiment.make(backend.resolve(config), used.dataset)
+        with backend.out_of_memory_as_user_error(experiment.config, trains=False):
             logits = backend.classify(experiment)
-        show(command, name, used, logits)
+        show(use, config, name, used, logits)
 
 
 def _import_backend(name: str, folder: str) -> Any:

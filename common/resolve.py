@@ -55,37 +55,28 @@ def resolve_devices(
     Raises:
       UserError: the accelerator, strategy, number of devices or number of nodes is not available.
     """
-    strategy = config.strategy
+    strategy, devices = config.strategy, config.devices
     if strategy not in ("auto", "single_device", *strategies):
         known = ", ".join(("single_device", *strategies))
         raise UserError(f"--strategy {strategy}: {title} does not have it; use {known}")
     nodes = _resolve_nodes(config, title, launch)
     accelerator = _resolve_accelerator(config, title, num_gpus, cuda, launch)
-    devices: int | str
     if launch.world_size is not None:
         strategy, devices = _launched(config, title, num_gpus if accelerator == "gpu" else 0, launch, strategies)
     else:
-        devices = config.devices
         if devices == "auto":
             devices = DEVICES_OF.get(strategy) or (num_gpus if accelerator == "gpu" else 1)
         if devices * nodes > 1 and not strategies:
             raise UserError(f"--devices {devices}: {title} trains on one device")
         if strategy == "auto":
             strategy = strategies[0] if devices * nodes > 1 else "single_device"
-    config = config.replace(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy=strategy)
-    _check_strategy(config, launch)
-    if strategy == "pipeline" and config.num_gpus > num_gpus:
-        raise UserError(
-            f"--strategy pipeline: needs two GPUs, {title} sees {num_gpus}; use --stages cpu gpu, or --accelerator cpu"
-        )
-    if config.num_gpus > num_gpus:
-        found = "1 GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
-        raise UserError(f"--devices {devices}: {title} sees {found} on this machine")
-
     threads = config.threads_per_device
     if threads == "auto":
         threads = max(1, num_cores() // devices)
-    return config.replace(threads_per_device=threads)
+    resolved = {"accelerator": accelerator, "devices": devices, "num_nodes": nodes, "strategy": strategy}
+    config = config.replace(**resolved, threads_per_device=threads)
+    _check_devices(config, title, num_gpus, launch)
+    return config
 
 
 def _resolve_accelerator(
@@ -98,17 +89,17 @@ def _resolve_accelerator(
     accelerator = config.accelerator
     if config.stages:
         accelerator = "gpu" if "gpu" in config.stages else "cpu"
-    elif accelerator == "auto":
-        accelerator = "gpu" if num_gpus else "cpu"
-        if not num_gpus and launch.is_first and has_gpu():
-            print(
-                f"warning: {SEES_NO_GPU.format(title)}, although this machine has one: {why_no_gpu(cuda)}", flush=True
-            )
-    if accelerator == "gpu" and not num_gpus:
+    if accelerator == "cpu" or num_gpus:
+        return "gpu" if accelerator == "auto" else accelerator
+    problem = SEES_NO_GPU.format(title)
+    told = accelerator == "gpu" or launch.is_first
+    why = f", although this machine has one: {why_no_gpu(cuda)}" if told and has_gpu() else ""
+    if accelerator == "gpu":
         option = f"--stages {' '.join(config.stages)}" if config.stages else "--accelerator gpu"
-        why = f", although this machine has one: {why_no_gpu(cuda)}" if has_gpu() else " on this machine"
-        raise UserError(f"{option}: {SEES_NO_GPU.format(title)}{why}")
-    return accelerator
+        raise UserError(f"{option}: {problem}{why or ' on this machine'}")
+    if why:
+        print(f"warning: {problem}{why}", flush=True)
+    return "cpu"
 
 
 def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
@@ -125,10 +116,9 @@ def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
         there = f"by --num-nodes {nodes} the nodes are 0 to {nodes - 1}" if nodes != 1 else "of one node it is 0"
         raise UserError(f"NODE_RANK {launch.node}: {there}; --num-nodes, on every node, says how many there are")
     if nodes > 1:
-        missing = [name for name in ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if title not in LAUNCHERS:
             raise UserError(f"--num-nodes {nodes}: {title} trains on one node only; tf_impl trains on several")
-        if missing or title != "Lightning":
+        if title != "Lightning" or not {"NODE_RANK", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
             raise UserError(f"--num-nodes {nodes}: start {title} on every node with {LAUNCHERS[title]}")
     return nodes
 
@@ -166,8 +156,8 @@ def _launched(
     return strategy, devices
 
 
-def _check_strategy(config: TrainConfig, launch: Launch) -> None:
-    """Raises UserError if other options, all of them resolved, do not fit the strategy."""
+def _check_devices(config: TrainConfig, title: str, num_gpus: int, launch: Launch) -> None:
+    """Raises UserError if the options of devices, all of them resolved, do not fit each other or this machine."""
     devices, strategy = config.devices, config.strategy
     if config.num_nodes != 1 and strategy in ("single_device", "dp", "pipeline"):
         raise UserError(f"--strategy {strategy}: is for one node, not {config.num_nodes}")
@@ -184,6 +174,13 @@ def _check_strategy(config: TrainConfig, launch: Launch) -> None:
         raise UserError(f"{option}: not with --strategy dp, whose threads begin with settings of their own; use ddp")
     if strategy == "dp" and config.sync_batchnorm:
         raise UserError("--sync-batchnorm true: not with --strategy dp, whose replicas are threads; use ddp")
+    if strategy == "pipeline" and config.num_gpus > num_gpus:
+        raise UserError(
+            f"--strategy pipeline: needs two GPUs, {title} sees {num_gpus}; use --stages cpu gpu, or --accelerator cpu"
+        )
+    if config.num_gpus > num_gpus:
+        gpus = "1 GPU" if num_gpus == 1 else f"{num_gpus} GPUs"
+        raise UserError(f"--devices {devices}: {title} sees {gpus} on this machine")
 
 
 # --- Settings ---
@@ -199,7 +196,9 @@ class Settings:
 
 
 def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
-    """Returns `config` with precision, compile and tf32 resolved.
+    """Returns `config`, whose devices are resolved, with precision, compile and tf32 resolved.
+
+    Where half precision crashes on this processor, mode tuned takes 32 bits.
 
     Args:
       tuned: values for settings left at auto in mode tuned, on this machine.
@@ -222,7 +221,16 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
         )
     if config.mode == "tutorial" and (obstacle := tutorial_obstacle(config)):
         raise UserError(obstacle)
-    return _require_half_precision(config, by_hand="precision" not in left)
+    if "cpu" not in config.stages_on or config.precision not in HALF_PRECISIONS or not half_precision_crashes():
+        return config
+    if "precision" not in left:
+        raise UserError(
+            f"--precision {config.precision}: this processor ({cpu_name()}) claims to have {', '.join(announced())},"
+            " but half precision crashes (SIGILL) with every instruction set; use --precision 32"
+        )
+    if Launch.read().is_first:
+        print(f"note: 32-bit: {processor_note()}", flush=True)
+    return config.replace(precision="32")
 
 
 def tutorial_obstacle(config: TrainConfig) -> str | None:
@@ -245,26 +253,38 @@ def tutorial_obstacle(config: TrainConfig) -> str | None:
     return None
 
 
-def _require_half_precision(config: TrainConfig, by_hand: bool) -> TrainConfig:
-    """Returns `config`, with 32 bits instead if half precision crashes on this processor.
+def gpu_settings(config: TrainConfig) -> Settings:
+    """What `--mode tuned` makes of settings left at auto on a GPU.
+
+    A step of a small network takes so short a time that conversions to bfloat16, which are further kernels, cost more
+    than they save: docs/performance.md, "GPU".
+    """
+    return Settings("bf16-mixed" if config.model.startswith("resnet") else "32", tf32=True)
+
+
+def bf16_helps(config: TrainConfig) -> bool:
+    """Whether `--mode tuned` uses bf16-mixed on this CPU, if it works here; measured in docs/performance.md.
+
+    In the small layers for digits, the conversions to bfloat16 cost more time than they save.
+    """
+    return cpu_has_bf16() and config.dataset != "digits"
+
+
+def prepare_processor(config: TrainConfig, package: str, probe_module: str) -> None:
+    """Tests half precision if the run may use it on the CPU, see `try_out`; otherwise does nothing.
 
     Args:
-      config: "auto" is already replaced.
-      by_hand: whether the user has chosen the precision.
-
-    Raises:
-      UserError: the user has chosen a precision that crashes here with every instruction set.
+      config: as given, before "auto" is replaced; `resolve_settings` uses the result of the test.
     """
-    if "cpu" not in config.stages_on or config.precision not in HALF_PRECISIONS or not half_precision_crashes():
-        return config
-    if not by_hand:
-        if Launch.read().is_first:
-            print(f"note: 32-bit: {processor_note()}", flush=True)
-        return config.replace(precision="32")
-    raise UserError(
-        f"--precision {config.precision}: this processor ({cpu_name()}) claims to have {', '.join(announced())}, but"
-        " half precision crashes (SIGILL) with every instruction set; use --precision 32"
-    )
+    if config.accelerator == "gpu" and not config.stages:
+        return
+    if config.precision in HALF_PRECISIONS:
+        try_out((config.precision,), package, probe_module)
+    elif config.precision == "auto" and config.mode == "tuned" and bf16_helps(config):
+        try_out(("bf16-mixed",), package, probe_module)
+
+
+# --- To display ---
 
 
 def describe_settings(config: TrainConfig) -> str:
@@ -294,37 +314,3 @@ def describe_devices(config: TrainConfig, device_name: str) -> str:
     kinds = " and ".join(config.stages) if config.stages else f"{config.devices} x {config.accelerator}"
     nodes = f"{config.nodes} nodes with " if config.nodes > 1 else ""
     return f"{nodes}{kinds} ({device_name}), {threads}"
-
-
-def gpu_settings(config: TrainConfig) -> Settings:
-    """What `--mode tuned` makes of settings left at auto on a GPU.
-
-    A step of a small network takes so short a time that conversions to bfloat16, which are further kernels, cost more
-    than they save: docs/performance.md, "GPU".
-    """
-    return Settings("bf16-mixed" if config.model.startswith("resnet") else "32", tf32=True)
-
-
-# --- Half precision, before the framework is imported ---
-
-
-def bf16_helps(config: TrainConfig) -> bool:
-    """Whether `--mode tuned` uses bf16-mixed on this CPU, if it works here; measured in docs/performance.md.
-
-    In the small layers for digits, the conversions to bfloat16 cost more time than they save.
-    """
-    return cpu_has_bf16() and config.dataset != "digits"
-
-
-def prepare_processor(config: TrainConfig, package: str, probe_module: str) -> None:
-    """Tests half precision if the run may use it on the CPU, see `try_out`; otherwise does nothing.
-
-    Args:
-      config: as given, before "auto" is replaced; `resolve_settings` uses the result of the test.
-    """
-    if config.accelerator == "gpu" and not config.stages:
-        return
-    if config.precision in HALF_PRECISIONS:
-        try_out((config.precision,), package, probe_module)
-    elif config.precision == "auto" and config.mode == "tuned" and bf16_helps(config):
-        try_out(("bf16-mixed",), package, probe_module)

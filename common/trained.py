@@ -1,33 +1,108 @@
-"""evaluate and predict: what a trained network is used on, and the results from its logits, which are printed."""
+"""evaluate and predict: their options, what a trained network is used on, and the results from its logits."""
 
 import json
 import math
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from common.command import Command, PredictConfig
 from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset, unlabelled_dataset
 from common.data.image_files import Remark, read_image, remarks
+from common.data.formats import Fit
+from common.platform.cli import complaint, option_name
 from common.platform.errors import DivergedError, UserError
-from common.platform.files import invalid_file_error, read_safetensors_metadata
+from common.platform.files import invalid_file_error, read_json_model, read_safetensors_metadata
 from common.platform.launch import Launch
 from common.platform.machine import check_memory
 from common.record.predictions import confusion
-from common.record.results import TRAINED_ON
-from common.spec.options import DatasetName, TrainConfig
+from common.record.results import CONFIG_FILE, TRAINED_ON
+from common.spec.options import DatasetName, ImageShape, ModelName, Precision, TrainConfig
 
 Logits = NDArray[np.floating]
 
 MOST_CLASSES = 12  # up to which all confusions are shown; with more classes, the most frequent ones
 SHOWN = 3  # most likely classes that are shown for a picture
+
+
+# --- Options ---
+
+
+class UseConfig(BaseModel):
+    """The options that evaluate and predict have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    weights: Path = Field(
+        description="a model.safetensors; data set and network are those of the config.json beside it, unless given"
+    )
+    dataset: DatasetName | None = Field(None, description="the data set that the network was trained on")
+    data_dir: Path | None = Field(None, description="folder of data sets")
+    image_shape: ImageShape | None = Field(None, description="height, width and channels of synthetic images")
+    model: ModelName | None = Field(None, description="the network")
+    accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="auto: the GPU where there is one")
+    threads_per_device: Literal["auto"] | Annotated[int, Field(gt=0)] = Field(
+        "auto", description="CPU threads; auto: as many as cores"
+    )
+    precision: Annotated[Precision, BeforeValidator(lambda value: str(value))] = Field(
+        "32", description="bits of every float, or mixed"
+    )
+    format: Literal["text", "json"] = Field("text", description="what is printed")
+
+    def train_config(self) -> TrainConfig:
+        """The configuration of the training that made the network, for one device.
+
+        Raises:
+          UserError: the weights file is missing; config.json can't be read; config.json is missing, and data set or
+            network are not given; or options contradict each other.
+        """
+        if not self.weights.is_file():
+            raise UserError(f"--weights {self.weights}: no such file")
+        path, trained = self.weights.parent / CONFIG_FILE, TrainConfig()
+        given: dict[str, Any] = {"initial_weights": self.weights}
+        if path.exists():
+            trained = read_json_model(TrainConfig, path)
+            if self.dataset or self.data_dir:  # its sizes may differ from those of the data set trained on
+                given |= dict.fromkeys(("test_size", "image_shape"))
+        elif missing := [option_name(name) for name in ("dataset", "model") if getattr(self, name) is None]:
+            raise UserError(f"--weights {self.weights}: no {CONFIG_FILE} beside it; give {' and '.join(missing)}")
+        named = {name: getattr(self, name) for name in type(self).model_fields if name in TrainConfig.model_fields}
+        given |= {name: value for name, value in named.items() if value is not None}
+        try:
+            return trained.made_for("use", **given)
+        except ValidationError as error:
+            raise UserError("; ".join(map(complaint, error.errors()))) from None
+
+
+class EvaluateConfig(UseConfig):
+    """The options of evaluate; `python -m <implementation> evaluate --help` prints them all."""
+
+    test_size: int | None = Field(None, gt=0, description="use the first N test examples; unset: as in training")
+
+
+class PredictConfig(UseConfig):
+    """The options of predict; `python -m <implementation> predict --help` prints them all."""
+
+    images: list[Path] = Field(min_length=1, description="pictures, of any usual file format")
+    fit: Fit = Field(
+        "crop", description="where a picture has another shape: cut what is too much, pad with black, or stretch"
+    )
+
+
+# The first word of the command line -> its options, and what its --help says of it.
+USES: dict[str, tuple[type[UseConfig], str]] = {
+    "evaluate": (EvaluateConfig, "Evaluates a trained network on its test set, on one device."),
+    "predict": (PredictConfig, "Says what a trained network sees in pictures, on one device."),
+}
+
+
+# --- Data ---
 
 
 @dataclass(frozen=True)
@@ -44,16 +119,13 @@ class Used:
     unreadable: dict[Path, str] = field(default_factory=dict)
 
 
-def read_used(command: Command) -> Used | None:
-    """What the command puts the network to use on; None if it is a training.
+def read_used(use: UseConfig, config: TrainConfig) -> Used:
+    """What the network is put to use on; `config` is that of its training.
 
     Raises:
       UserError: weights, data or all pictures can't be read, the network was trained on other images or classes, or a
         launcher has started several processes.
     """
-    config, use = command.config, command.use
-    if use is None:
-        return None
     launch = Launch.read()
     if launch.world_size is not None and launch.world_size > 1:
         raise UserError(f"{launch.started_by} has started {launch.world_size} processes; evaluate and predict need one")
@@ -111,7 +183,10 @@ def read_trained_on(weights: Path) -> DataSpec | None:
         raise invalid_file_error(weights, error) from None
 
 
-def show(command: Command, implementation: str, used: Used, logits: Logits) -> None:
+# --- Results ---
+
+
+def show(use: UseConfig, config: TrainConfig, implementation: str, used: Used, logits: Logits) -> None:
     """Prints the results of a network; `logits` are those of the test images of `used`, float (n, classes).
 
     Raises:
@@ -119,35 +194,27 @@ def show(command: Command, implementation: str, used: Used, logits: Logits) -> N
       DivergedError: some logits are not finite.
     """
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-    assert command.use is not None
     if broken := np.count_nonzero(~np.isfinite(logits).all(axis=1)):
         raise DivergedError(
-            f"--weights {command.use.weights}: with --precision {command.use.precision} the logits of {broken:,} of"
+            f"--weights {use.weights}: with --precision {use.precision} the logits of {broken:,} of"
             f" {len(logits):,} images are not finite; the network can't be used"
         )
-    as_json = command.use.format == "json"
-    if not isinstance(command.use, PredictConfig):
-        evaluation = Evaluation.make(implementation, command.config, used.dataset, logits)
-        if as_json:
-            print(json.dumps(asdict(evaluation)))
-        else:
-            evaluation.show(console)
-        return
-    pictures = [str(path) for path in command.use.images if path not in used.unreadable]
-    answers = trained_network_answers(logits, pictures, used.dataset)
-    if as_json:
-        print(json.dumps(answers))
+    results: Any
+    if isinstance(use, PredictConfig):
+        pictures = [str(path) for path in use.images if path not in used.unreadable]
+        results = predictions_of(logits, pictures, used.dataset)
     else:
-        show_answers(answers, console)
+        results = asdict(evaluation := Evaluation.make(implementation, config, used.dataset, logits))
+    if use.format == "json":
+        print(json.dumps(results))
+    elif isinstance(use, PredictConfig):
+        for found in results:
+            best = sorted(found["scores"].items(), key=lambda item: -item[1])[:SHOWN]
+            console.print(f"{found['image']}: {', '.join(f'{name} {score:.1%}' for name, score in best)}")
+    else:
+        evaluation.show(console)
     if used.unreadable:
         raise UserError("\n".join(used.unreadable.values()))
-
-
-def trained_network_scores(logits: Logits) -> NDArray[np.float64]:
-    """The softmax of the logits, float64 (n, classes)."""
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    shares: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
-    return shares
 
 
 # --- evaluate ---
@@ -226,9 +293,10 @@ class Evaluation:
 # --- predict ---
 
 
-def trained_network_answers(logits: Logits, pictures: list[str], dataset: Dataset) -> list[dict[str, Any]]:
-    """For each picture, its predicted class, the score of this class, and the scores of all classes."""
-    scores = trained_network_scores(logits)
+def predictions_of(logits: Logits, pictures: list[str], dataset: Dataset) -> list[dict[str, Any]]:
+    """For each picture, its predicted class, the score of this class, and the scores of all classes: the softmax."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    scores = powers / powers.sum(axis=1, keepdims=True)
     return [
         {
             "image": picture,
@@ -238,10 +306,3 @@ def trained_network_answers(logits: Logits, pictures: list[str], dataset: Datase
         }
         for picture, row in zip(pictures, scores, strict=True)
     ]
-
-
-def show_answers(answers: list[dict[str, Any]], console: Console) -> None:
-    for answer in answers:
-        best = sorted(answer["scores"].items(), key=lambda item: -item[1])[:SHOWN]
-        shown = ", ".join(f"{name} {score:.1%}" for name, score in best)
-        console.print(f"{answer['image']}: {shown}")

@@ -23,7 +23,7 @@ from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
-from common.resolve import Settings, resolve_devices, resolve_settings
+from common.resolve import resolve_devices, resolve_settings
 from common.spec.options import Strategy, TrainConfig
 from pt_impl import replicas
 from pt_impl.inspection import predict
@@ -52,7 +52,7 @@ class Torch(Backend):
         config = resolve_devices(
             config, self.title, torch.cuda.device_count(), Launch.read(), self.strategies, torch.version.cuda
         )
-        config = resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
+        config = resolve_settings(config, tuned_settings(config))
         check_compiler(config)
         if config.strategy == "pipeline" and config.precision == "16-mixed":
             raise UserError(

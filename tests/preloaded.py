@@ -17,7 +17,6 @@ import functools
 import gc
 import importlib
 import json
-import math
 import os
 import runpy
 import select
@@ -26,7 +25,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -41,7 +39,6 @@ FRAMEWORK |= {"keras_torch": TORCH, "keras_jax": JAX}
 TABLES = ("altair", "jinja2", "pandas", "platformdirs", "rich.live", "rich.table", "scipy.stats")
 LIBRARIES = {**FRAMEWORK, "compare": TABLES}
 COMMON = ("numpy", "psutil", "pydantic", "safetensors.numpy", "sklearn.datasets", "yaml")
-POLL_SECONDS = 0.01
 MOST_BYTES = 2**20  # of a request
 
 sockets = None  # the folder of the servers' sockets; tests/conftest.py sets it
@@ -57,7 +54,7 @@ class PreloadedProcess:
     Args:
       request: `command` (as `sys.argv`), `cwd`, `path` (the first entries of `sys.path`), the files `out` and `err`,
         and further variables of the `environment`, which only the program's own code may read, not libraries during
-        their import; after `timeout` seconds the process is killed.
+        their import.
     """
 
     returncode = None
@@ -87,13 +84,17 @@ def run_preloaded(program, options, cwd, timeout, **environment):
     from common.implementations import environment_of, folder_of  # here: the servers import none of the project's code
 
     command = ["compare.py" if program == "compare" else folder_of(program), *map(str, options)]
+    environment = {"COLUMNS": "80", **environment_of(program), **environment}
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        files = {"out": str(out), "err": str(err)}
-        where = {"cwd": str(cwd), "path": [str(cwd)]}
-        environment = {"COLUMNS": "80", **environment_of(program), **environment}
-        process = PreloadedProcess(program, command=command, **where, **files, timeout=timeout, environment=environment)
-        return subprocess.CompletedProcess(command, process.wait(), out.read_text(), err.read_text())
+        request = {"cwd": str(cwd), "path": [str(cwd)], "out": str(out), "err": str(err), "environment": environment}
+        process = PreloadedProcess(program, command=command, **request)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+        return subprocess.CompletedProcess(command, process.returncode, out.read_text(), err.read_text())
 
 
 def start_run(command, **arguments):
@@ -106,9 +107,8 @@ def start_run(command, **arguments):
     if program not in FRAMEWORK or command[0] != interpreter_of(program):
         return popen(command, **arguments)
     environment, log = arguments["env"], arguments["stdout"].name
-    files = {"out": str(log), "err": str(log)}
     where = {"cwd": str(Path.cwd()), "path": environment["PYTHONPATH"].split(os.pathsep)}
-    return PreloadedProcess(program, command=command[2:], **where, **files, timeout=None, environment=environment)
+    return PreloadedProcess(program, command=command[2:], **where, out=log, err=log, environment=environment)
 
 
 def connection_to(program):
@@ -158,20 +158,9 @@ def answer(connection):
         connection.close()
         go_on(request)
     connection.send(str(process).encode())
-    connection.send(str(wait_for(process, request["timeout"])).encode())
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    connection.send(str(status).encode())
     os._exit(0)
-
-
-def wait_for(process, timeout):
-    """The exit status of a forked process, as subprocess reports it. After `timeout` seconds the process is killed."""
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
-    while True:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.killpg(process, signal.SIGKILL)
-        time.sleep(POLL_SECONDS)
 
 
 def go_on(request):

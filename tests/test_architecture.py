@@ -7,7 +7,7 @@ import pytest
 from conftest import CODE, REPOSITORY
 
 # From the lowest to the highest.
-COMMON = ("platform", "spec", "implementations", "data", "resolve", "experiment", "record", "command", "trained")
+COMMON = ("platform", "spec", "implementations", "data", "resolve", "experiment", "record", "trained")
 COMPARISON = ("ratios", "lockstep", "numbers", "plan", "run", "prove", "measure", "show")
 FLOORS = [
     *(f"common.{room}" for room in (*COMMON, "backend", "main")),

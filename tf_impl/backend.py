@@ -13,7 +13,7 @@ from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.record.recorder import Recorder
-from common.resolve import Settings, resolve_devices, resolve_settings
+from common.resolve import resolve_devices, resolve_settings
 from common.spec.batches import EVAL_BATCH_SIZE, shards
 from common.spec.options import Strategy, TrainConfig
 from tf_impl import replicas
@@ -39,7 +39,7 @@ class TensorFlow(Backend):
             tf.config.experimental.set_memory_growth(gpu, True)
         cuda = tf.sysconfig.get_build_info().get("cuda_version")
         config = resolve_devices(config, self.title, len(gpus), Launch.read(), self.strategies, cuda)
-        return resolve_settings(config, tuned_settings(config) if config.mode == "tuned" else Settings())
+        return resolve_settings(config, tuned_settings(config))
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         self.strategy = make_strategy(experiment.config)

@@ -140,7 +140,7 @@ class TunedLoop:
         Args:
           last: number of the epoch's batches.
         """
-        accumulated, loss_dtype = self.experiment.plan.accumulated, DTYPES[self.experiment.config.precision]
+        accumulated, loss_dtype = self.experiment.plan.accumulate_grad_batches, DTYPES[self.experiment.config.precision]
         losses, correct = tf.TensorArray(loss_dtype, number), tf.TensorArray(tf.int64, number)
         for step in tf.range(number):
             if accumulated == 1:

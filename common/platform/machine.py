@@ -1,9 +1,10 @@
-"""Facts about the machine (processor, cores, memory) and about processes; a digest of the code."""
+"""Facts about the machine (processor, cores, memory), about processes, and about the code: its digest and commit."""
 
 import hashlib
 import os
 import platform
 import resource
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -79,6 +80,21 @@ def code_sha256() -> str:
     for path in sorted([*REPOSITORY.glob("common/**/*.py"), *REPOSITORY.glob("*_impl/**/*.py")]):
         digest.update(f"{path.relative_to(REPOSITORY)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def git_state() -> dict[str, str | bool] | None:
+    """{"commit": hex, "dirty": whether files differ from it}; None outside a git checkout."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(REPOSITORY), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != REPOSITORY:
+            return None
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 # --- Facts about a process ---

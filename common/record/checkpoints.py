@@ -160,27 +160,25 @@ MAY_DIFFER = (*UNTRAINED, "machine", "setting")
 MAY_BE_LONGER = ("epochs", "max_steps")  # options that may differ, too, where the learning rates so far stay the same
 
 
-def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
-    """The latest complete checkpoint that `--resume` names, and its state; None if the run starts from scratch.
+def with_checkpoint(experiment: Experiment) -> Experiment:
+    """The experiment, continued from the latest complete checkpoint that `--resume` names; without one as it is.
+
+    Its `resume` option is then the checkpoint's folder.
 
     Raises:
       UserError: there is no checkpoint, none is complete, or it belongs to another training.
     """
     config = experiment.config
     if config.resume is None:
-        return None
-    given = f"--resume {config.resume}"
-    if config.resume == "auto":
-        if config.run_dir is None:
-            raise UserError(f"{given}: needs --run-dir, whose latest checkpoint it takes")
-        candidates = list(checkpoint_dirs(config.run_dir))
-        if not candidates:
-            return None
-    else:
-        is_one = (config.resume / CHECKPOINT_FILE).exists()
-        candidates = [config.resume] if is_one else list(checkpoint_dirs(config.resume))
-        if not candidates:
-            raise UserError(f"{given}: no checkpoint is there")
+        return experiment
+    given, run_dir = f"--resume {config.resume}", config.run_dir if config.resume == "auto" else config.resume
+    if run_dir is None:
+        raise UserError(f"{given}: needs --run-dir, whose latest checkpoint it takes")
+    candidates = [run_dir] if (run_dir / CHECKPOINT_FILE).exists() else list(checkpoint_dirs(run_dir))
+    if not candidates:
+        if config.resume == "auto":
+            return experiment
+        raise UserError(f"{given}: no checkpoint is there")
     reasons = []
     for folder in candidates:
         try:
@@ -191,24 +189,13 @@ def find_checkpoint(experiment: Experiment) -> tuple[Path, TrainState] | None:
                 raise UserError("its files are of different steps")
         except UserError as error:
             reasons.append(f"{folder.name}: {error}")
-        else:
-            for reason in reasons:
-                print(
-                    f"note: continuing from {folder.name}, since a later checkpoint can't be used: {reason}",
-                    file=sys.stderr,
-                )
-            return folder, state
+            continue
+        for reason in reasons:
+            note = f"note: continuing from {folder.name}, since a later checkpoint can't be used: {reason}"
+            print(note, file=sys.stderr)
+        plan = replace(experiment.plan, first_step=state.step + 1)
+        return replace(experiment, config=config.replace(resume=folder), plan=plan, state=state)
     raise UserError(f"{given}: no checkpoint there can be used; {reasons[0]}")
-
-
-def with_checkpoint(experiment: Experiment) -> Experiment:
-    """The experiment, continued from the checkpoint that `--resume` names; its `resume` option is then that folder."""
-    checkpoint = find_checkpoint(experiment)
-    if checkpoint is None:
-        return experiment
-    folder, state = checkpoint
-    plan = replace(experiment.plan, first_step=state.step + 1)
-    return replace(experiment, config=experiment.config.replace(resume=folder), plan=plan, state=state)
 
 
 def read_checkpoint_state(experiment: Experiment, path: Path) -> TrainState:

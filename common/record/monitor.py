@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from common.platform.machine import cpu_seconds, num_cores, peak_memory_bytes
 
 GPU_SAMPLE_SECONDS, LEAST_SECONDS = 0.5, 0.1
 POWERCAP = Path("/sys/class/powercap")
+# What a node measures, see `common.record.results.RunResult`; the last three are shares.
+MEASURED = ("peak_memory_bytes", "joules", "cpu_utilisation", "gpu_utilisation", "training_other_load")
 
 
 class Monitor:
@@ -24,112 +28,67 @@ class Monitor:
       num_gpus: number of GPUs that the run uses; 0 on the CPU.
 
     Attributes:
-      latest: the load in the latest stretch of time from `resume` to `pause`, or in several of them that together are
-        long enough to be measured.
+      own_load, other_load: shares of all the machine's cores that the run and others have used in the latest stretch
+        of time from `resume` to `pause`, or in several of them that together are long enough to be measured.
     """
 
     def __init__(self, first_pid: int, num_gpus: int) -> None:
         self._first_pid = first_pid
-        gpus = visible_gpus(num_gpus) if num_gpus else []
-        self.energy = EnergyMeter((gpu_energy_counters(gpus) if gpus else []) if num_gpus else cpu_energy_counters())
-        self._gpus = GpuSampler(gpus) if gpus else None
-        self._since: tuple[float, float, float] | None = None
-        self._seconds = self._own_seconds = self._other_seconds = 0.0
-        self._recent = (0.0, 0.0, 0.0)
-        self.latest = Load.of(*self._recent)
+        gpus = visible_gpus(num_gpus)
+        self.energy = EnergyMeter(gpu_energy_counters(gpus) if num_gpus else cpu_energy_counters())
+        self._since: NDArray[np.floating] | None = None  # None: paused
+        self._gpu_shares: list[float] = []
+        if gpus:
+            threading.Thread(target=self._sample, args=(gpus,), daemon=True).start()
+        self._all, self._recent = np.zeros(3), np.zeros(3)  # seconds; processor seconds of the run and of others
+        self.own_load, self.other_load = shares_of_cores(self._recent)
+
+    def _now(self) -> NDArray[np.floating]:
+        return np.array([time.perf_counter(), cpu_seconds(self._first_pid), machine_busy_seconds()])
 
     def resume(self) -> None:
-        self._since = time.perf_counter(), cpu_seconds(self._first_pid), machine_busy_seconds()
-        if self._gpus:
-            self._gpus.resume()
+        if self._since is None:
+            self._since = self._now()
 
     def pause(self) -> None:
         if self._since is None:
             return
-        before, self._since = self._since, None
-        own = max(0.0, cpu_seconds(self._first_pid) - before[1])  # less if a process has ended
-        other = max(0.0, machine_busy_seconds() - before[2] - own)
-        seconds = time.perf_counter() - before[0]
-        self._recent = (self._recent[0] + seconds, self._recent[1] + own, self._recent[2] + other)
+        seconds, own, busy = self._now() - self._since
+        own = max(0.0, own)  # less if a process has ended
+        stretch = np.array([seconds, own, max(0.0, busy - own)])
+        self._since, self._all, self._recent = None, self._all + stretch, self._recent + stretch
         if self._recent[0] >= LEAST_SECONDS:
-            self.latest, self._recent = Load.of(*self._recent), (0.0, 0.0, 0.0)
-        self._seconds, self._own_seconds = self._seconds + seconds, self._own_seconds + own
-        self._other_seconds += other
-        if self._gpus:
-            self._gpus.pause()
+            self.own_load, self.other_load = shares_of_cores(self._recent)
+            self._recent = np.zeros(3)
 
-    @property
-    def cpu_utilisation(self) -> float | None:
-        """Processor time of the run as a share of that of the cores that it may use."""
-        return self._own_seconds / self._seconds / num_cores() if self._seconds >= LEAST_SECONDS else None
+    def _sample(self, gpus: list[Any]) -> None:
+        """Samples the share of the time in which the GPUs were busy, in a thread of its own."""
+        while True:
+            time.sleep(GPU_SAMPLE_SECONDS)
+            if self._since is not None:
+                self._gpu_shares += [use.gpu / 100 for use in ask_gpus("UtilizationRates", gpus)]
 
-    @property
-    def other_load(self) -> float | None:
-        return Load.of(self._seconds, self._own_seconds, self._other_seconds).other
+    def measured(self) -> dict[str, float | None]:
+        """MEASURED -> its value on this node, in all the time from `resume` to `pause`."""
+        seconds, own, _ = self._all
+        cpu = own / seconds / num_cores() if seconds >= LEAST_SECONDS else None
+        gpu = sum(self._gpu_shares) / len(self._gpu_shares) if self._gpu_shares else None
+        other_load = shares_of_cores(self._all)[1]
+        values = (peak_memory_bytes(self._first_pid), self.energy.joules, cpu, gpu, other_load)
+        return dict(zip(MEASURED, values, strict=True))
 
-    @property
-    def gpu_utilisation(self) -> float | None:
-        return self._gpus.share if self._gpus else None
 
-
-@dataclass(frozen=True)
-class Load:
+def shares_of_cores(stretch: Sequence[float] | NDArray[np.floating]) -> tuple[float | None, float | None]:
     """Shares of all the machine's cores that a run and that others used; None for too short a time.
 
     Linux counts processor time in hundredths of a second, so a share of a very short time means nothing.
+
+    Args:
+      stretch: seconds; processor seconds of the run and of others.
     """
-
-    own: float | None
-    other: float | None
-
-    @classmethod
-    def of(cls, seconds: float, own_seconds: float, other_seconds: float) -> "Load":
-        if seconds < LEAST_SECONDS:
-            return cls(None, None)
-        whole = seconds * (os.cpu_count() or 1)
-        return cls(own_seconds / whole, other_seconds / whole)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The resources that a run has used on one node or on all its nodes.
-
-    Attributes:
-      peak_memory_bytes: resident memory, see `common.platform.machine.peak_memory_bytes`.
-      joules: energy; None if one of the nodes can't measure it.
-      cpu_utilisation: share of the cores that the run may use, 0 to 1.
-      gpu_utilisation: share of the time in which the run's GPUs were busy, 0 to 1.
-      other_load: share of all cores that other programs, or other tenants of the hardware, used during training.
-    """
-
-    peak_memory_bytes: int
-    joules: float | None
-    cpu_utilisation: float | None
-    gpu_utilisation: float | None
-    other_load: float | None
-
-    @classmethod
-    def of_node(cls, monitor: Monitor, first_pid: int) -> "Measured":
-        """The measurements of this node, after its monitor has stopped."""
-        memory = peak_memory_bytes(first_pid)
-        shares = monitor.cpu_utilisation, monitor.gpu_utilisation, monitor.other_load
-        return cls(memory, monitor.energy.joules, *shares)
-
-    def numbers(self) -> list[float]:
-        """Numbers to be summed over the nodes: the memory; then each other value and 1, or 0 and 0 if it is unknown."""
-        values = (self.joules, self.cpu_utilisation, self.gpu_utilisation, self.other_load)
-        return [self.peak_memory_bytes, *(number for value in values for number in (value or 0.0, value is not None))]
-
-    @classmethod
-    def of_sums(cls, sums: Sequence[float], num_nodes: int) -> "Measured":
-        """The measurements of all nodes from these sums: total memory and energy, and the mean of the shares."""
-        joules, *shares = (
-            total if known == num_nodes else None for total, known in zip(sums[1::2], sums[2::2], strict=True)
-        )
-        return cls(round(sums[0]), joules, *(None if share is None else share / num_nodes for share in shares))
-
-
-NOTHING_MEASURED = [0.0] * 9  # for a process that is not the first one of its node
+    seconds, own, other = map(float, stretch)
+    whole = seconds * (os.cpu_count() or 1)
+    return (None, None) if seconds < LEAST_SECONDS else (own / whole, other / whole)
 
 
 def machine_busy_seconds() -> float:
@@ -148,7 +107,7 @@ class Counter:
 
     source: str
     read: Callable[[], float]
-    wrap: float | None = None
+    wrap: float = 0.0
 
 
 class EnergyMeter:
@@ -174,7 +133,7 @@ class EnergyMeter:
             return
         now = [counter.read() for counter in self._counters]
         for counter, before, after in zip(self._counters, self._last, now, strict=True):
-            self.joules += after - before + (counter.wrap or 0.0) * (after < before)
+            self.joules += after - before + counter.wrap * (after < before)
         self._last = now
 
     def pause(self) -> None:
@@ -199,14 +158,9 @@ def cpu_energy_counters(powercap: Path = POWERCAP) -> list[Counter]:
 
 def gpu_energy_counters(gpus: list[Any]) -> list[Counter]:
     """One counter for each GPU (NVML handles); empty unless all GPUs have one, as they do since Volta."""
-    import pynvml
-
-    try:
-        for gpu in gpus:
-            pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
-    except pynvml.NVMLError:
+    if not ask_gpus("TotalEnergyConsumption", gpus):
         return []
-    return [Counter("NVML", lambda gpu=gpu: pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3) for gpu in gpus]  # type: ignore[misc]
+    return [Counter("NVML", lambda gpu=gpu: ask_gpus("TotalEnergyConsumption", [gpu])[0] / 1e3) for gpu in gpus]  # type: ignore[misc]
 
 
 # --- GPUs ---
@@ -217,68 +171,34 @@ def visible_gpus(count: int) -> list[Any]:
 
     NVML numbers the GPUs in the order of the bus. CUDA does the same if all GPUs are of one kind.
     """
+    if not count:
+        return []
     try:
         import pynvml
     except ImportError:  # an implementation's environment may lack it, and training works without it
         return []
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = listed.split(",") if listed else [str(index) for index in range(count)]
+    names = [name.strip() for name in listed.split(",")] if listed else [str(index) for index in range(count)]
     try:
         pynvml.nvmlInit()
-        return [
-            pynvml.nvmlDeviceGetHandleByIndex(int(name))
-            if name.strip().isdigit()
-            else pynvml.nvmlDeviceGetHandleByUUID(name.strip())
-            for name in names[:count]
-        ]
+        by_index, by_id = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+        return [by_index(int(name)) if name.isdigit() else by_id(name) for name in names[:count]]
+    except pynvml.NVMLError:
+        return []
+
+
+def ask_gpus(question: str, gpus: list[Any]) -> list[Any]:
+    """What NVML's function `nvmlDeviceGet<question>` answers for each GPU; empty if it can't answer for all."""
+    if not gpus:
+        return []
+    import pynvml
+
+    try:
+        return [getattr(pynvml, f"nvmlDeviceGet{question}")(gpu) for gpu in gpus]
     except pynvml.NVMLError:
         return []
 
 
 def free_gpu_memory(count: int) -> list[int]:
     """Bytes that are free on each of the first `count` GPUs that CUDA sees; empty if NVML is not available."""
-    gpus = visible_gpus(count) if count else []
-    if not gpus:
-        return []
-    import pynvml
-
-    try:
-        return [int(pynvml.nvmlDeviceGetMemoryInfo(gpu).free) for gpu in gpus]
-    except pynvml.NVMLError:
-        return []
-
-
-class GpuSampler:
-    """Samples the share of the time in which the GPUs were busy, in a thread of its own, from `resume` to `pause`."""
-
-    def __init__(self, gpus: list[Any]) -> None:
-        self._gpus = gpus
-        self._shares: list[float] = []
-        self._active = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-
-    def resume(self) -> None:
-        self._active.set()
-        if self._thread.ident is None:
-            self._thread.start()
-
-    def pause(self) -> None:
-        self._active.clear()
-
-    @property
-    def share(self) -> float | None:
-        """The mean over all samples and GPUs, 0 to 1; None if there are no samples."""
-        return sum(self._shares) / len(self._shares) if self._shares else None
-
-    def _sample(self) -> None:
-        import pynvml
-
-        while True:
-            time.sleep(GPU_SAMPLE_SECONDS)
-            if not self._active.is_set():
-                self._active.wait()
-                continue
-            try:
-                self._shares += [pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100 for gpu in self._gpus]
-            except pynvml.NVMLError:
-                return
+    return [int(memory.free) for memory in ask_gpus("MemoryInfo", visible_gpus(count))]

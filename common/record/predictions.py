@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from common.data.formats import Images, Labels
 from common.platform.errors import UserError
 from common.platform.files import read_safetensors, write_safetensors
-from common.spec.options import MAX_CLASSES
 
 PREDICTIONS_FILE = "predictions.safetensors"
 # Name of each array -> its possible dtypes and its number of dimensions.
@@ -43,47 +42,24 @@ class Predictions:
         shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
         scores = 1 / np.exp(shifted).sum(axis=1)  # softmax of the largest logit, whose shifted value is 0
         guesses = logits.argmax(axis=1)
-        wrong = _first_wrong(labels, guesses)
+        wrong = np.flatnonzero(labels != guesses)[:MAX_WRONG_IMAGES]
         return cls(labels.astype(np.uint16), guesses.astype(np.uint16), scores.astype(np.float32), wrong, images[wrong])
 
     def write(self, run_dir: Path) -> None:
         write_safetensors(run_dir / PREDICTIONS_FILE, {name: getattr(self, name) for name in FORMS})
 
     @classmethod
-    def read(cls, run_dir: Path, num_classes: int = MAX_CLASSES) -> Self:
-        """Raises UserError if the file is missing, or if its arrays are not what `Predictions` says."""
+    def read(cls, run_dir: Path) -> Self:
+        """Raises UserError if the file is missing, or if its arrays are not of the forms that `Predictions` says."""
         path = run_dir / PREDICTIONS_FILE
         arrays = read_safetensors(path)
         if set(arrays) != set(FORMS):
             raise UserError(f"{path}: holds {sorted(arrays)}, should hold {sorted(FORMS)}")
         for name, (dtype, dimensions) in FORMS.items():
             if arrays[name].dtype.name not in dtype.split() or arrays[name].ndim != dimensions:
-                shown = f"{arrays[name].dtype} {arrays[name].shape}"
-                raise UserError(
-                    f"{path}: {name} is {shown}, should be {dtype.replace(' ', ' or ')} with {dimensions} dimensions"
-                )
-        found = cls(**arrays)
-        if fault := found._fault(num_classes):
-            raise UserError(f"{path}: {fault}")
-        return found
-
-    def _fault(self, num_classes: int) -> str | None:
-        """What is wrong with the sizes and values of the arrays; None if nothing is."""
-        if not len(self.labels) == len(self.guesses) == len(self.scores) > 0:
-            return f"has {len(self.labels)} labels, {len(self.guesses)} guesses and {len(self.scores)} scores"
-        if len(self.wrong_images) != len(self.wrong_indices) or 0 in self.wrong_images.shape[1:]:
-            return f"has {len(self.wrong_indices)} wrong_indices, and wrong_images {self.wrong_images.shape}"
-        if (largest := max(self.labels.max(), self.guesses.max())) >= num_classes:
-            return f"has class {largest}, and there are only {num_classes} classes, from 0"
-        if not ((self.scores >= 0) & (self.scores <= 1)).all():
-            return "has scores that are not between 0 and 1"
-        if not np.array_equal(self.wrong_indices, _first_wrong(self.labels, self.guesses)):
-            return "its wrong_indices are not the first images with a wrong guess"
-        return None
-
-
-def _first_wrong(labels: NDArray[Any], guesses: NDArray[Any]) -> NDArray[np.int64]:
-    return np.flatnonzero(labels != guesses)[:MAX_WRONG_IMAGES]
+                shown, form = f"{arrays[name].dtype} {arrays[name].shape}", dtype.replace(" ", " or ")
+                raise UserError(f"{path}: {name} is {shown}, should be {form} with {dimensions} dimensions")
+        return cls(**arrays)
 
 
 def confusion(labels: NDArray[Any], guesses: NDArray[Any], num_classes: int) -> NDArray[np.int64]:

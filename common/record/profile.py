@@ -69,14 +69,16 @@ class Profile(BaseModel):
         cls, implementation: str, first_step: int, num_steps: int, wall: float, operations: Iterable[ProfiledOperation]
     ) -> Self:
         by_seconds = sorted(operations, key=lambda operation: -operation.seconds)
-        communication = sum(operation.seconds for operation in by_seconds if operation.kind == "communication")
+        seconds = {"computation": 0.0, "communication": 0.0}
+        for operation in by_seconds:
+            seconds[operation.kind] += operation.seconds
         return cls(
             implementation=implementation,
             first_step=first_step,
             num_steps=num_steps,
             wall_seconds=wall,
-            computation_seconds=sum(operation.seconds for operation in by_seconds if operation.kind == "computation"),
-            communication_seconds=communication,
+            computation_seconds=seconds["computation"],
+            communication_seconds=seconds["communication"],
             operations=by_seconds[:COSTLIEST],
         )
 
@@ -101,6 +103,16 @@ class Profile(BaseModel):
             f" computation {self.milliseconds(self.computation_seconds):.2f} ms,"
             f" communication {self.milliseconds(self.communication_seconds):.2f} ms a step"
         )
+
+    @property
+    def lines(self) -> list[str]:
+        """The profile as the terminal shows it."""
+        shown = [f"profile: {self.title}"]
+        for operation in self.operations:
+            milliseconds, calls = self.milliseconds(operation.seconds), operation.calls / self.num_steps
+            share = self.share(operation.seconds)
+            shown.append(f"{share:6.1%} {milliseconds:9.3f} ms {calls:6.1f} calls  {operation.name[:45]}")
+        return shown
 
 
 class Profiler(Protocol):
@@ -128,28 +140,23 @@ def profiled_steps(plan: Plan, warmup_steps: int, number: int) -> range:
 
 
 class ProfileTaker:
-    """Starts and stops the profiler at the right steps; does nothing if none are to be profiled."""
+    """Starts and stops the profiler at the right steps; does nothing if none are to be profiled.
 
-    def __init__(
-        self,
-        implementation: str,
-        profiler: Profiler | None,
-        plan: Plan,
-        warmup_steps: int,
-        number: int | None,
-        synchronize: Callable[[], None],
-    ) -> None:
-        """`profiler` is None in processes that don't write; `number` of steps are to be profiled, None for none."""
-        self._implementation, self._profiler, self._synchronize = implementation, profiler, synchronize
+    Args:
+      profiler: None in processes that don't write.
+      number: how many steps are to be profiled; None for none.
+    """
+
+    def __init__(self, profiler: Profiler | None, plan: Plan, warmup_steps: int, number: int | None) -> None:
+        self._profiler = profiler
         self._steps = profiled_steps(plan, warmup_steps, number) if number else range(0)
         self._began: float | None = None
-        self._first = 0
 
     def stops(self) -> tuple[int, ...]:
         """The steps after which `look` must be called."""
         return (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
 
-    def look(self, done: int, run_dir: Path) -> None:
+    def look(self, done: int, run_dir: Path, implementation: str, synchronize: Callable[[], None]) -> None:
         """Called after step `done`. If a call of several steps ends later than asked for, all of them are profiled."""
         if not self._steps or self._profiler is None or done < self._steps.start - 1:
             return
@@ -157,13 +164,13 @@ class ProfileTaker:
             folder = run_dir / PROFILE_DIR
             with writing(folder):
                 folder.mkdir(exist_ok=True)
-            self._synchronize()
+            synchronize()
             self._profiler.start(folder)
             self._first, self._began = done + 1, time.perf_counter()
         elif done >= self._steps.stop - 1:
-            self._synchronize()
+            synchronize()
             wall = time.perf_counter() - self._began
             operations = self._profiler.stop()
             number = done - self._first + 1
-            Profile.make(self._implementation, self._first, number, wall, operations).write(run_dir)
+            Profile.make(implementation, self._first, number, wall, operations).write(run_dir)
             self._steps = range(0)

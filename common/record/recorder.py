@@ -1,36 +1,53 @@
-"""Records a run. Long: training loops use only this class for recording; it calls only two of their functions.
+"""Records a run: reads the clock, fetches losses, and writes all that the run leaves but its checkpoints.
 
-It stores the losses that are not fetched yet, calls the clock (clock.py), and passes results to the sinks (sinks.py).
-Between fetches the training loop only appends to a list.
+Who writes what, in the run's folder: `config.json`: run_folder.py, before the run. `metrics.jsonl`, `result.json`,
+`model.safetensors`, `predictions.safetensors` and `first_batch.safetensors`: this file. `checkpoints/`: checkpoints.py.
+`states/`, which are audited: audited_states.py. `profile.json` and `profile/`: profile.py. The sinks show the run on
+the terminal (sinks.py) and log it to other tools (loggers.py).
+
+Long: training loops use only this class for recording. Between two stops they only append to a list.
 """
 
+import importlib.metadata
 import math
+import platform
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.platform.ending import hold_signals
 from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
-from common.platform.files import Arrays, write_safetensors
-from common.platform.machine import code_sha256
-from common.record import facts
+from common.platform.files import Arrays, arrays_sha256, write_safetensors
+from common.platform.machine import code_sha256, describe_machine, git_state
+from common.platform.processor import cpu_instruction_limit, processor_note
 from common.record.audited_states import AuditedStates
-from common.record.checkpoints import Checkpointer, checkpoint_dir, read_checkpoint
-from common.record.clock import RunClock
-from common.record.history import History
+from common.record.checkpoints import Checkpoint, Checkpointer, checkpoint_dir, read_checkpoint
 from common.record.loggers import LOGGERS
-from common.record.monitor import NOTHING_MEASURED, Measured, Monitor
+from common.record.monitor import MEASURED, Monitor
 from common.record.predictions import Predictions
 from common.record.profile import Profiler, ProfileTaker
-from common.record.results import FIRST_BATCH_FILE, SCHEMA_VERSION, TRAINED_ON, WEIGHTS_FILE, RunResult, TurnLine
-from common.record.sinks import RunFilesSink, Sink, TrainingProgressSink
-from common.record.timeline import Timeline
+from common.record.results import (
+    FIRST_BATCH_FILE,
+    SCHEMA_VERSION,
+    TRAINED_ON,
+    WEIGHTS_FILE,
+    EpochLine,
+    MetricsFile,
+    PlanLine,
+    RunResult,
+    TurnLine,
+    write_result,
+)
+from common.record.sinks import Sink, TrainingProgressSink
+from common.record.timeline import Phase, Timeline
 from common.record.turns import Turn, Turns
 from common.spec.networks import Weights
 from common.spec.options import TrainConfig
@@ -46,7 +63,7 @@ class Framework(ABC):
     Attributes:
       name: name of the implementation in the result, such as `pt`.
       profiler: the framework's own profiler, for `--profile`; None: it has none.
-      sinks: further sinks of runs, in addition to the run folder's files and the terminal.
+      sinks: further sinks of runs, in addition to the terminal and those that `--logger` names.
     """
 
     name: str
@@ -99,96 +116,183 @@ class Recorder:
       timeline: began with the process that the user started; start-up time and memory are counted from that process.
       rank: number of this process in the run; 0 is the process that writes and prints.
       measures: whether this is the first process of its node, which measures memory and energy.
+
+    Attributes:
+      steps_done: number of the latest step.
+      losses: of all steps that are fetched.
+      epochs: the finished epochs.
+      epoch_correct: number of correct answers in the fetched steps of the unfinished epoch.
     """
 
     def __init__(
         self, framework: Framework, experiment: Experiment, timeline: Timeline, *, rank: int, measures: bool
     ) -> None:
         config, plan = experiment.config, experiment.plan
-        self.implementation, self.device_name = framework.name, framework.device_name(config)
-        self.experiment, self.config, self.plan = experiment, config, plan
+        self.framework, self.experiment, self.config, self.plan = framework, experiment, config, plan
+        self.device_name = framework.device_name(config)
         self.run_dir = config.run_dir or Path()
-        self.timeline, self.rank, self.fetch = timeline, rank, framework.fetch
-        self.writes = writes = rank == 0
+        self.timeline, self.writes = timeline, rank == 0
         self.code_sha256 = code_sha256()  # now, since the code may change before the run ends
         self.have_agreed = False
         self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
-        self.clock = RunClock(timeline, self.monitor, framework.synchronize)
         self.sinks: list[Sink] = [*framework.sinks]
-        if writes:
-            logged = [LOGGERS[name](self.implementation, self.run_dir) for name in config.logger]
-            files = RunFilesSink(self.run_dir, self.implementation)
-            self.sinks = [
-                files,
-                TrainingProgressSink(framework.title, self.device_name, plan),
-                *logged,
-                *framework.sinks,
-            ]
+        if self.writes:
+            terminal = TrainingProgressSink(framework.title, self.device_name, plan)
+            loggers = [LOGGERS[name](framework.name, self.run_dir) for name in config.logger]
+            self.sinks = [terminal, *loggers, *framework.sinks]
         self.at_end = ExitStack()
         self.turns = Turns()
         self.at_end.callback(self.turns.close)
 
+        self.losses = array("d")
+        self.epochs: list[EpochLine] = []
+        self.epoch_correct = 0
+        self.pending: list[tuple[Any, Any]] = []  # shares of the steps that are not fetched yet
+        self.latest: list[tuple[Any, Any]] = []
         self.steps_done = self.startup_end = plan.first_step - 1
+        self.startup_seconds = math.nan
+        # Seconds in training before the current epoch, and in evaluation before the latest evaluation.
+        self.trained_before = self.evaluated_before = 0.0
         self.warmup_steps = self.steps_done + min(WARMUP_STEPS, max(1, (plan.total_steps - self.steps_done) // 2))
-        profiler = framework.profiler if writes else None
-        self.profile = ProfileTaker(
-            self.implementation, profiler, plan, self.warmup_steps, config.profile, framework.synchronize
-        )
         self.turn = Turn(0, self.warmup_steps, self.warmup_steps)
-        self.timed_from: int | None = None  # the turn times the steps after this one; None: none so far
+        self.timed_after: tuple[int, float] | None = None  # steps after this one are timed; the training seconds then
         self.timed_images, self.timed_seconds = 0, 0.0
         self.steps_per_call = 1  # see `Turns.wait`
         self.waited_after = self.steps_done, 0.0  # the step and the training seconds before the last wait
-        self.pending: list[tuple[Any, Any]] = []
-        self.latest: list[tuple[Any, Any]] = []
-        self.history = History(plan)
-        self.checkpointer = Checkpointer(config, plan, writes)
-        self.audited = AuditedStates(plan, self.run_dir, writes)
+        profiler = framework.profiler if self.writes else None
+        self.profile = ProfileTaker(profiler, plan, self.warmup_steps, config.profile)
+        self.checkpointer = Checkpointer(config, plan, self.writes)
+        self.audited = AuditedStates(plan, self.run_dir, self.writes)
+        self.has_replicas = config.num_shards > 1
         self.compared_after = self.steps_done  # the step after which replicas were compared; before the first: none
         self.replicas_differ: str | None = None
 
     def __enter__(self) -> "Recorder":
-        self.timeline.enter("build")
+        self._enter("build")
         if self.config.checkpoint_every is not None:
             self.at_end.callback(self.checkpointer.close)
+        if self.writes:
+            self.metrics = MetricsFile(self.run_dir)
+            self.at_end.callback(self.metrics.close)
+            plan = self.plan
+            self.metrics.write(
+                PlanLine(
+                    kind="plan",
+                    implementation=self.framework.name,
+                    total_steps=plan.total_steps,
+                    steps_per_epoch=plan.steps_per_epoch,
+                    num_epochs=plan.num_epochs,
+                )
+            )
         for sink in self.sinks:
             self.at_end.callback(sink.close)
             sink.start(self.experiment)
         if self.experiment.state:
             self._go_on()
+        self.next_stop = self._next_stop()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.at_end.__exit__(*error)
 
     def _go_on(self) -> None:
-        """Continues from what was recorded until the checkpoint, and sends it to the sinks again."""
+        """Continues from what was recorded until the checkpoint, and writes and shows it again, without speeds."""
         assert isinstance(self.config.resume, Path)
         checkpoint, losses = read_checkpoint(self.config.resume)
-        self.history.go_on(checkpoint, losses)
-        self.clock.go_on(checkpoint.epochs, checkpoint.epoch_seconds)
+        for line in checkpoint.epochs:
+            self._add_steps(losses[len(self.losses) : self.plan.last_step(line.epoch)], None)
+            self._add_epoch(line, None)
+        if losses[len(self.losses) :]:
+            self._add_steps(losses[len(self.losses) :], None)
+        self.epoch_correct, self.trained_before = checkpoint.epoch_correct, -checkpoint.epoch_seconds
+
+    # --- What is written during training ---
+
+    def _add_steps(self, losses: Sequence[float], images_per_second: float | None) -> None:
+        """Adds steps that follow the latest ones; writes and shows them."""
+        if self.writes:
+            self.metrics.write_steps(len(self.losses) + 1, losses)
+        self.losses.extend(losses)
         for sink in self.sinks:
-            self.history.tell(sink)
+            sink.steps(len(self.losses), losses, images_per_second)
+
+    def _add_epoch(self, line: EpochLine, images_per_second: float | None) -> None:
+        """Adds an epoch that has been evaluated; writes and shows it."""
+        self.epochs.append(line)
+        self.epoch_correct = 0
+        if self.writes:
+            self.metrics.write(line)
+        for sink in self.sinks:
+            sink.epoch(line, images_per_second)
+
+    # --- The clock ---
+
+    def _enter(self, phase: Phase) -> None:
+        """Begins a phase. Load is measured while steps and evaluations are computed, energy while steps are."""
+        monitor = self.monitor
+        if monitor and phase in ("training", "evaluation", "between"):
+            monitor.resume()
+        if monitor and phase == "training":
+            monitor.energy.resume()
+        self.timeline.enter(phase)
+        if monitor and phase != "training":
+            monitor.energy.pause()
+        if monitor and phase not in ("training", "evaluation", "between"):
+            monitor.pause()
+
+    @contextmanager
+    def _clock_stopped(self) -> Iterator[None]:
+        """Within it no time counts as training; entered after a step or after an evaluation."""
+        self.framework.synchronize()
+        phase = self.timeline.phase
+        self._enter("waiting")
+        yield
+        self._enter(phase)
+
+    def _start_timing(self) -> None:
+        """Called between two steps."""
+        self.framework.synchronize()
+        self.timed_after = self.steps_done, self.timeline.seconds_until_now("training")
+
+    def _end_timing(self) -> tuple[int, int, float]:
+        """The first of the timed steps, the number of images in them, and their seconds; called outside training."""
+        after, self.timed_after = self.timed_after, None
+        if after is None or after[0] == self.steps_done:
+            return self.steps_done, 0, 0.0
+        images, seconds = self.plan.images(after[0] + 1, self.steps_done), self.timeline.seconds["training"] - after[1]
+        self.timed_images, self.timed_seconds = self.timed_images + images, self.timed_seconds + seconds
+        return after[0] + 1, images, seconds
+
+    def _epoch_seconds(self) -> float:
+        """Training seconds of the current epoch so far, without the first call."""
+        return self.timeline.seconds_until_now("training") - self.trained_before
 
     # --- Training ---
 
     def start_epoch(self) -> None:
-        if self.steps_done >= self.plan.first_step:
-            self.clock.start_epoch()
+        if self.steps_done >= self.plan.first_step:  # until the end of the first step, the run starts up
+            self.trained_before = self.timeline.seconds["training"]
+            self._enter("training")
 
     def steps_to_go(self) -> int:
         """Number of steps until the recorder next reads the clock or fetches losses."""
+        return self.next_stop - self.steps_done
+
+    def _next_stop(self) -> int:
         plan, done, every = self.plan, self.steps_done, self.config.log_every_n_steps
-        stops = (
+        stops = [
             plan.first_step,
             self.warmup_steps,
             self.turn.timed_after,
-            self.turn.until,
             done // every * every + every,
             plan.last_step(plan.epoch_of(done + 1)),
-        )
-        more = (*self.checkpointer.stops(done), *self.profile.stops(), *self.audited.stops())
-        return min(stop for stop in (*stops, *more) if stop > done) - done
+            *self.checkpointer.stops(done),
+            *self.profile.stops(),
+            *self.audited.stops(),
+        ]
+        if self.turns.are_taken:
+            stops.append(max(done + 1, self.turn.until))
+        return min(stop for stop in stops if stop > done)
 
     def step(self, loss: Any, correct: Any, number: int = 1) -> None:
         """Records this process's share of a step, or of the next `number` steps of an epoch, without fetching it.
@@ -199,42 +303,52 @@ class Recorder:
           loss: share of the global batch's mean loss; a scalar on the device, or an array (number,).
           correct: share of the number of correct answers before the update; of the same shape.
         """
-        done, every = self.steps_done, self.config.log_every_n_steps
-        if number > 1 and number > self.steps_to_go():  # not in every single step, which would cost time
-            self.steps_per_call = max(self.steps_per_call, number)
         self.pending.append((loss, correct))
         self.steps_done += number
         self.audited.look(self.steps_done, number)
-        if done < self.plan.first_step:
-            self.startup_end = self.steps_done
-            self.waited_after = self.steps_done, 0.0
-            self.clock.end_startup()
-            if self.config.checkpoint_every is not None:
-                # Not earlier: there is no state for a checkpoint yet, and other processes may still be starting.
-                self.checkpointer.held = self.at_end.enter_context(hold_signals())
+        if self.steps_done >= self.next_stop:
+            self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        """What is due after a call of `number` steps: reads the clock, fetches losses, waits for the next turn."""
+        plan, done = self.plan, self.steps_done - number
+        if self.steps_done > self.next_stop:
+            self.steps_per_call = max(self.steps_per_call, number)
+        if done < plan.first_step:
+            self._end_startup()
         if done < self.warmup_steps <= self.steps_done:
             self.warmup_steps = self.steps_done
         if done < self.turn.timed_after <= self.steps_done:
             self._start_timing()
-        self.profile.look(self.steps_done, self.run_dir)
+        self.profile.look(self.steps_done, self.run_dir, self.framework.name, self.framework.synchronize)
+        every = self.config.log_every_n_steps
         if self.steps_done // every > done // every or self.checkpointer.needs_losses(self.steps_done):
             self._flush()
             self.checkpointer.look(self.steps_done)
-        if self.turns.are_taken and self.steps_done >= self.turn.until and not self._ends_epoch():
+        ends_epoch = self.steps_done == plan.last_step(plan.epoch_of(self.steps_done))
+        if self.turns.are_taken and self.steps_done >= self.turn.until and not ends_epoch:
             self._flush()
             self._wait_for_turn()
+        self.next_stop = self._next_stop()
 
-    def _ends_epoch(self) -> bool:
-        return self.steps_done == self.plan.last_step(self.plan.epoch_of(self.steps_done))
+    def _end_startup(self) -> None:
+        self.framework.synchronize()
+        self._enter("training")
+        self.startup_seconds = self.timeline.since - self.timeline.process_start
+        self.startup_end = self.steps_done
+        self.waited_after = self.steps_done, 0.0
+        if self.config.checkpoint_every is not None:
+            # Not earlier: there is no state for a checkpoint yet, and other processes may still be starting.
+            self.checkpointer.held = self.at_end.enter_context(hold_signals())
 
     def _fetch(self) -> Sequence[tuple[float, float]]:
         """Global losses and correct answers of the pending steps, or again of the latest; the processes also vote."""
         steps, own = self.pending or self.latest, {} if self.have_agreed else self._digests()
-        numbers, sums = self.fetch(steps, [*own.values(), *self.checkpointer.votes(self.steps_done)])
+        numbers, sums = self.framework.fetch(steps, [*own.values(), *self.checkpointer.votes(self.steps_done)])
         if differ := names_that_differ(own, sums):
             raise UserError(f"the processes of this run differ in {' and '.join(differ)}: all nodes need the same")
-        self.latest, self.have_agreed, votes = steps[-1:], True, sums[len(own) :]
-        self.checkpointer.agree(self.steps_done, votes)
+        self.pending, self.latest, self.have_agreed = [], steps[-1:], True
+        self.checkpointer.agree(self.steps_done, sums[len(own) :])
         return numbers
 
     def _digests(self) -> dict[str, float]:
@@ -245,47 +359,65 @@ class Recorder:
         digests = {"code": self.code_sha256, "data": self.experiment.dataset.sha256, "options": self.config.sha256()}
         return {"count": 1.0} | {name: float(int(digest[:8] or "0", 16)) for name, digest in digests.items()}
 
-    def end_training(self) -> None:
-        """Called after the last step of an epoch, before its evaluation."""
-        self.clock.end_training()
-        self._flush()
-        if self.turns.are_taken and self.steps_done >= self.turn.until:
-            self._wait_for_turn()
-
     def _flush(self) -> None:
-        """Fetches the pending losses and passes them to the sinks."""
+        """Fetches, writes and shows the pending losses. Raises DivergedError for a loss that is not finite."""
         if not self.pending:
             return
         losses, correct = zip(*self._fetch(), strict=True)
         if self.monitor:
             self.monitor.energy.update()
-        self.pending = []
-        self.history.add_steps(losses, correct, self.experiment.update_rule.learning_rates.max())
-        epoch = self.plan.epoch_of(self.steps_done)
-        images = self.plan.images((epoch - 1) * self.plan.steps_per_epoch + 1, self.steps_done)
-        seconds = self.clock.seconds_in_epoch()
-        for sink in self.sinks:
-            sink.steps(self.steps_done, losses, images / seconds if seconds > 0 else None)
+        for step, loss in enumerate(losses, len(self.losses) + 1):
+            if not math.isfinite(loss):
+                raise DivergedError(
+                    f"training diverged: the loss of step {step} is {loss}; a smaller --learning-rate than"
+                    f" {self.experiment.update_rule.learning_rates.max():g} may help"
+                )
+        self.epoch_correct += int(sum(correct))
+        images = self.plan.images(self.plan.all_steps(self.plan.epoch_of(self.steps_done)).start, self.steps_done)
+        seconds = self._epoch_seconds()
+        self._add_steps(losses, images / seconds if seconds > 0 else None)
+
+    def end_training(self) -> None:
+        """Called after the last step of an epoch, before its evaluation."""
+        self.framework.synchronize()
+        self._enter("between")
+        self._flush()
+        if self.turns.are_taken and self.steps_done >= self.turn.until:
+            self._wait_for_turn()
 
     # --- Evaluation ---
 
     def start_evaluation(self) -> None:
-        self.clock.start_evaluation()
+        self.evaluated_before = self.timeline.seconds["evaluation"]
+        self._enter("evaluation")
 
     def end_epoch(self, loss_sum: float, correct: int, count: int) -> None:
         """Called after an evaluation, with its sums over the whole test set, fetched from the device."""
-        self.clock.end_evaluation(trained=self.steps_done == self.plan.total_steps)
+        self._enter("rest" if self.steps_done == self.plan.total_steps else "between")
         if not math.isfinite(loss_sum):
             raise DivergedError(f"training diverged: the test loss is {loss_sum} after step {self.steps_done}")
-        seconds = self.clock.epoch_train_seconds[-1]
-        line = self.history.add_epoch(loss_sum / count, correct, count, seconds, self.clock.eval_seconds[-1])
-        steps = self.plan.all_steps(line.epoch)
+        epoch = len(self.epochs) + 1
+        steps = self.plan.all_steps(epoch)
+        counts = np.array([self.plan.count(step) for step in steps])
+        examples, seconds = int(counts.sum()), self._epoch_seconds()
+        line = EpochLine(
+            kind="epoch",
+            epoch=epoch,
+            train_loss=math.fsum(counts * self.losses[steps.start - 1 :]) / examples,
+            train_accuracy=self.epoch_correct / examples,
+            train_seconds=seconds,
+            test_loss=loss_sum / count,
+            test_accuracy=correct / count,
+            test_correct=correct,
+            test_count=count,
+            eval_seconds=self.timeline.seconds["evaluation"] - self.evaluated_before,
+        )
         timed = self.plan.images(max(steps.start, self.startup_end + 1), steps[-1])  # the first call counts as start-up
-        for sink in self.sinks:
-            sink.epoch(line, timed / seconds if timed > 0 and seconds > 0 else None)
+        self._add_epoch(line, timed / seconds if timed > 0 and seconds > 0 else None)
         if self.checkpointer.every is not None:
             self._fetch()
             self.checkpointer.look(self.steps_done, evaluated=True)
+        self.next_stop = self._next_stop()
 
     # --- Turns ---
 
@@ -295,50 +427,42 @@ class Recorder:
         All processes of the run call it after the same step. If that step ends an epoch, it is before the evaluation,
         so that no iterator over an epoch's batches lives on during the wait, and the evaluation wakes up the threads.
         """
-        self.clock.start_waiting()
-        if self.timed_from is not None and self.steps_done > self.timed_from:
-            self._end_turn(self.timed_from + 1)
-        self.timed_from = None
-        steps, seconds = self.steps_done, self.timeline.seconds["training"]
-        trained = steps - self.waited_after[0]
-        seconds_per_step = (seconds - self.waited_after[1]) / trained if trained else None
-        self.waited_after = steps, seconds
-        self.turn = self.turns.wait(steps, seconds_per_step, self.steps_per_call) or self.turn
-        self.clock.end_waiting()
+        with self._clock_stopped():
+            self._end_turn()
+            steps, seconds = self.steps_done, self.timeline.seconds["training"]
+            trained = steps - self.waited_after[0]
+            seconds_per_step = (seconds - self.waited_after[1]) / trained if trained else None
+            self.waited_after = steps, seconds
+            self.turn = self.turns.wait(steps, seconds_per_step, self.steps_per_call) or self.turn
         if self.turn.timed_after == self.steps_done < self.turn.until:  # without steps that only wake up threads
             self._start_timing()
 
-    def _start_timing(self) -> None:
-        self.timed_from = self.steps_done
-        self.clock.start_timing()
-
-    def _end_turn(self, first_step: int) -> None:
-        """Passes what a turn has measured, from `first_step` on, to the sinks."""
-        images = self.plan.images(first_step, self.steps_done)
-        self.timed_images += images
-        self.timed_seconds += self.clock.turn_seconds
-        if self.monitor is None:
+    def _end_turn(self) -> None:
+        """Writes what a turn has measured."""
+        first_step, images, seconds = self._end_timing()
+        if not images or not self.writes:
             return
-        line = TurnLine(
-            kind="turn",
-            cycle=self.turn.cycle,
-            first_step=first_step,
-            last_step=self.steps_done,
-            images=images,
-            seconds=self.clock.turn_seconds,
-            ended=self.clock.waiting_since,
-            own_load=self.monitor.latest.own,
-            other_load=self.monitor.latest.other,
+        assert self.monitor is not None
+        self.metrics.write(
+            TurnLine(
+                kind="turn",
+                cycle=self.turn.cycle,
+                first_step=first_step,
+                last_step=self.steps_done,
+                images=images,
+                seconds=seconds,
+                ended=self.timeline.since,
+                own_load=self.monitor.own_load,
+                other_load=self.monitor.other_load,
+            )
         )
-        for sink in self.sinks:
-            sink.turn(line)
 
     # --- States: for checkpoints and for audits ---
 
     @property
     def keeps_states(self) -> bool:
         """Whether any state of this training will be kept or compared."""
-        return self.checkpointer.every is not None or bool(self.audited.steps) or self.config.num_shards > 1
+        return self.checkpointer.every is not None or bool(self.audited.steps) or self.has_replicas
 
     def offer_state(self, get_state: Callable[[int], TrainState]) -> None:
         """The loop calls it after each step and each evaluation, in all processes. Keeps the state if it is due.
@@ -353,16 +477,15 @@ class Recorder:
           StoppedAtCheckpoint: a signal has asked the run to end.
           FileError: a state could not be written.
         """
-        compares = self.steps_done != self.compared_after and self.config.num_shards > 1
+        compares = self.has_replicas and self.steps_done != self.compared_after
         compares = compares and self.steps_done in (self.startup_end, self.plan.total_steps)
         if self.audited.due or compares:
-            self.clock.start_waiting()
-            state = get_state(self.steps_done)
-            if compares:
-                self._compare_replicas(state)
-            if self.audited.due:
-                self.audited.keep(state)
-            self.clock.end_waiting(timing=True)
+            with self._clock_stopped():
+                state = get_state(self.steps_done)
+                if compares:
+                    self._compare_replicas(state)
+                if self.audited.due:
+                    self.audited.keep(state)
         if self.checkpointer.due:
             self._save_checkpoint(get_state(self.steps_done))
 
@@ -375,16 +498,24 @@ class Recorder:
                 digest = float(zlib.crc32(state.weights[parameter.name].tobytes()))
                 # Not a number: then the sum is no number either, in every process.
                 own[parameter.name] = math.nan if parameter.name in state.differ else digest
-        wrong = names_that_differ(own, self.fetch(self.pending[-1:] or self.latest, [*own.values()])[1])
+        sums = self.framework.fetch(self.pending[-1:] or self.latest, [*own.values()])[1]
+        wrong = names_that_differ(own, sums)
         if wrong and not self.replicas_differ:
             more = f" and {len(wrong) - 1} others" if wrong[1:] else ""
             self.replicas_differ = f"after step {state.step}, replicas have different weights in {wrong[0]}{more}"
 
     def _save_checkpoint(self, state: TrainState) -> None:
         """Writes a checkpoint while training continues; if a signal has asked the run to end, ends it after writing."""
-        seconds = self.clock.seconds_in_epoch() if self.steps_done % self.plan.steps_per_epoch else 0.0
-        checkpoint = self.history.checkpoint(self.implementation, self.experiment, seconds)
-        self.checkpointer.write(checkpoint, self.history.losses, state)
+        checkpoint = Checkpoint(
+            implementation=self.framework.name,
+            config=self.config,
+            data_sha256=self.experiment.dataset.sha256,
+            step=len(self.losses),
+            epochs=self.epochs,
+            epoch_correct=self.epoch_correct,
+            epoch_seconds=self._epoch_seconds() if self.steps_done % self.plan.steps_per_epoch else 0.0,
+        )
+        self.checkpointer.write(checkpoint, self.losses, state)
         if self.checkpointer.signal and self.steps_done < self.plan.total_steps:
             self.checkpointer.wait()
             self._fetch()  # all processes wait for the writing: the first one to end would end the others
@@ -414,7 +545,7 @@ class Recorder:
         peak_memory: int | None,
         skipped_steps: int | None,
     ) -> None:
-        """Writes the trained weights in canonical layout, and passes the result to the sinks, which write and show it.
+        """Writes the trained weights in canonical layout, and the result; the sinks show it.
 
         Args:
           packages: those whose versions the result has.
@@ -425,37 +556,70 @@ class Recorder:
         if not self.writes:
             return
         self.checkpointer.wait()
+        experiment, config, plan = self.experiment, self.config, self.plan
         assert self.monitor is not None
-        experiment, plan = self.experiment, self.plan
-        names = {parameter.name for parameter in experiment.network.parameters}
-        assert set(weights) == names, set(weights) ^ names
+        assert set(weights) == {parameter.name for parameter in experiment.network.parameters}
         write_safetensors(self.run_dir / WEIGHTS_FILE, weights, {TRAINED_ON: experiment.dataset.spec.model_dump_json()})
+        initial = {name: array.astype(np.float64) for name, array in experiment.initial_weights.items()}
         if not self.timed_images:  # the run had no turns
-            self.timed_images = plan.images(self.warmup_steps + 1, plan.total_steps)
-            self.timed_seconds = self.clock.turn_seconds
-        speed = self.timed_images / self.timed_seconds if self.timed_images else None
-        images = plan.images(self.startup_end + 1, plan.total_steps)
+            self._end_timing()
+        images, joules = plan.images(self.startup_end + 1, plan.total_steps), measured.pop("joules")
+        on_cpu = config.accelerator == "cpu"
+        versions = {name: importlib.metadata.version(name) for name in ("numpy", *packages)}
+        git, machine = git_state(), describe_machine()
+        self._enter("rest")  # the end of `phase_seconds`
         result = RunResult(
             schema_version=SCHEMA_VERSION,
-            implementation=self.implementation,
-            **facts.experiment_facts(experiment),
+            implementation=self.framework.name,
+            config=config,
+            config_sha256=config.sha256(),
+            data_sha256=experiment.dataset.sha256,
+            initial_weights_sha256=arrays_sha256(initial),
+            num_parameters=experiment.network.num_parameters,
+            flops_per_image=experiment.network.flops_per_image,
+            class_names=experiment.dataset.class_names,
             num_steps=self.steps_done,
             skipped_steps=skipped_steps,
             replicas_differ=self.replicas_differ,
-            **self.history.evaluation,
+            train_count=plan.train_size,
+            **self.epochs[-1].model_dump(include={"test_loss", "test_accuracy", "test_correct", "test_count"}),
             resumed_from=plan.first_step - 1 if experiment.state else None,
-            **facts.measurement_facts(self.clock, measured, self.monitor.energy.source, images, speed),
+            started=self.timeline.started,
+            startup_seconds=self.startup_seconds,
+            epoch_train_seconds=[line.train_seconds for line in self.epochs],
+            eval_seconds=[line.eval_seconds for line in self.epochs],
+            wall_seconds=self.timeline.since - self.timeline.process_start,
             warmup_steps=self.warmup_steps,
+            images_per_second=self.timed_images / self.timed_seconds if self.timed_images else None,
+            phase_seconds=self.timeline.seconds,
             device_peak_memory_bytes=peak_memory,
+            joules_per_image=joules / images if joules is not None and images else None,
+            energy_source=self.monitor.energy.source,
+            accelerator=config.accelerator,
+            devices=config.all_devices,
+            threads_per_device=config.threads_per_device,
             device_name=self.device_name,
+            cpu_instructions=cpu_instruction_limit() if on_cpu else None,
+            processor_note=processor_note() if on_cpu else None,
+            machine=machine,
+            versions={"python": platform.python_version(), "platform": platform.platform(), **versions},
             code_sha256=self.code_sha256,
-            **facts.of_process(experiment, packages),
+            git=git,
+            **measured,
         )
+        write_result(self.run_dir, result)
         for sink in self.sinks:
             sink.finish(result)
 
-    def _measured(self) -> Measured:
-        """Measurements of this node, or of all nodes; with one node, all unknown in a process that measures nothing."""
-        own = Measured.of_node(self.monitor, self.timeline.first_pid).numbers() if self.monitor else NOTHING_MEASURED
+    def _measured(self) -> dict[str, Any]:
+        """MEASURED -> its value on this node or on all nodes: total memory and energy, the mean of each share."""
+        own = self.monitor.measured() if self.monitor else dict.fromkeys(MEASURED, 0.0)  # adds nothing
         nodes = self.config.nodes
-        return Measured.of_sums(self.fetch(self.latest, own)[1] if nodes > 1 else own, nodes)
+        if nodes == 1:
+            return own
+        # Not a number: what one node does not know is unknown of all.
+        known = [math.nan if value is None else float(value) for value in own.values()]
+        sums = dict(zip(MEASURED, self.framework.fetch(self.latest, known)[1], strict=True))
+        totals = {"peak_memory_bytes": round(sums["peak_memory_bytes"]), "joules": sums["joules"]}
+        means = {name: total / nodes for name, total in sums.items() if name not in totals}
+        return {name: None if math.isnan(value) else value for name, value in {**totals, **means}.items()}

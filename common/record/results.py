@@ -1,19 +1,15 @@
 """The files of a run folder: one schema, checked when written and when read."""
 
+import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from common.platform.errors import UserError
-from common.platform.files import (
-    Count,
-    Natural,
-    invalid_file_error,
-    read_json_model,
-    write_json_model,
-)
+from common.platform.files import Count, Natural, invalid_file_error, read_json_model, write_json_model, writing
 from common.platform.machine import Machine
 from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
@@ -231,6 +227,34 @@ class TurnLine(BaseModel):
 MetricsLine = PlanLine | StepLine | EpochLine | TurnLine
 _METRICS_LINE: TypeAdapter[MetricsLine] = TypeAdapter(Annotated[MetricsLine, Field(discriminator="kind")])
 Line = TypeVar("Line", PlanLine, StepLine, EpochLine, TurnLine)
+
+
+class MetricsFile:
+    """Writes `metrics.jsonl` while a run trains, each line at once."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / METRICS_FILE
+        with writing(self._path):
+            self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115 - until `close`
+
+    def write(self, line: MetricsLine) -> None:
+        self._append(json.dumps(line.model_dump()) + "\n")
+
+    def write_steps(self, first: int, losses: Sequence[float]) -> None:
+        """A `StepLine` for each loss, the first of which is that of step `first`."""
+        lines = ({"kind": "step", "step": step, "loss": loss} for step, loss in enumerate(losses, first))
+        self._append("".join(json.dumps(line) + "\n" for line in lines))
+
+    def _append(self, text: str) -> None:
+        """Raises FileError if the disk is full or the folder is gone."""
+        left = text.encode()
+        with writing(self._path):
+            self._path.stat()
+            while left:  # a disk that is nearly full may accept only a part
+                left = left[self._file.write(left) :]
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def parse_metrics(text: str | bytes, source: Path) -> list[MetricsLine]:

@@ -1,4 +1,7 @@
-"""How a run spends its time: it is in exactly one phase at any moment, so the phases add up to the whole."""
+"""How a run spends its time: it is in exactly one phase at any moment, so the phases add up to the whole.
+
+The clock is `time.perf_counter`: monotonic, and the same in all processes of a machine.
+"""
 
 import time
 from dataclasses import dataclass, field
@@ -22,8 +25,9 @@ class Timeline:
 
     Attributes:
       first_pid: id of the process that the user started.
-      process_start: start time of that process, on the clock of `time.perf_counter`, which is the same in all processes
-        of a machine.
+      process_start: start time of that process.
+      seconds: of each phase; of the current one, those until it last began.
+      since: when the current phase began.
     """
 
     first_pid: int
@@ -43,9 +47,12 @@ class Timeline:
         """Start time of the first process, UTC."""
         return datetime.now(UTC) - timedelta(seconds=time.perf_counter() - self.process_start)
 
-    def enter(self, phase: Phase) -> float:
-        """Ends the current phase and begins `phase`; returns the time of this change, by `time.perf_counter`."""
+    def enter(self, phase: Phase) -> None:
+        """Ends the current phase and begins `phase`."""
         now = time.perf_counter()
         self.seconds[self.phase] += now - self.since
         self.phase, self.since = phase, now
-        return now
+
+    def seconds_until_now(self, phase: Phase) -> float:
+        """Seconds in `phase`, also while it lasts."""
+        return self.seconds[phase] + (time.perf_counter() - self.since if self.phase == phase else 0.0)

@@ -65,8 +65,9 @@ class Plan:
 
     Attributes:
       train_size: number of training examples.
-      examples_per_step: number of examples in a step: all devices and all its batches together.
-      accumulated: number of batches in a step, one after the other; the last step of an epoch may have fewer.
+      batch_size: number of examples in a batch, all devices together.
+      accumulate_grad_batches: number of batches in a step, one after the other; the last step of an epoch may have
+        fewer.
       whole_epoch_steps: number of steps over the whole training set, including an incomplete last one.
       schedule_steps: number of steps of the whole training, limited by `max_steps`; the learning rate's schedule runs
         over these.
@@ -78,8 +79,8 @@ class Plan:
     """
 
     train_size: int
-    examples_per_step: int
-    accumulated: int
+    batch_size: int
+    accumulate_grad_batches: int
     whole_epoch_steps: int
     schedule_steps: int
     steps_per_epoch: int
@@ -91,20 +92,26 @@ class Plan:
     def make(
         cls,
         train_size: int,
-        examples_per_step: int,
+        batch_size: int,
         epochs: int,
         max_steps: int,
         verify_steps: int | None = None,
-        accumulated: int = 1,
+        accumulate_grad_batches: int = 1,
     ) -> "Plan":
-        whole = -(-train_size // examples_per_step)
+        whole = -(-train_size // (batch_size * accumulate_grad_batches))
         steps = whole * epochs if max_steps < 0 else min(whole * epochs, max_steps)
         in_epoch, total = whole, steps
         if verify_steps is not None and verify_steps < steps:
             total = verify_steps
             # A mistake may show at the end of an epoch, where the last batch is smaller, or in the next epoch's order.
             in_epoch = min(whole, verify_steps // 2 + 1 if steps > whole else verify_steps)
-        return cls(train_size, examples_per_step, accumulated, whole, steps, in_epoch, total, -(-total // in_epoch))
+        batches = batch_size, accumulate_grad_batches
+        return cls(train_size, *batches, whole, steps, in_epoch, total, -(-total // in_epoch))
+
+    @property
+    def examples_per_step(self) -> int:
+        """Number of examples in all batches of a step, all devices together."""
+        return self.batch_size * self.accumulate_grad_batches
 
     @property
     def epochs_done(self) -> int:
@@ -140,14 +147,14 @@ class Plan:
 
     def batches_in(self, step: int) -> int:
         """Number of batches whose gradients make this step."""
-        return -(-self.count(step) * self.accumulated // self.examples_per_step)
+        return -(-self.count(step) // self.batch_size)
 
     def shards(self, epoch: int, num_replicas: int) -> NDArray[np.int64]:
         """int64 (n, num_replicas, 3): the rows of the function `shards` for `steps(epoch)`.
 
         n is the sum of `batches_in` over all these steps. The global count is the size of the whole step.
         """
-        rows = shards(self.train_size, self.examples_per_step // self.accumulated, num_replicas)
+        rows = shards(self.train_size, self.batch_size, num_replicas)
         step = rows[:, 0, 0] // self.examples_per_step  # number within a whole epoch, from 0
         rows[:, :, 2] = np.minimum(self.examples_per_step, self.train_size - step * self.examples_per_step)[:, None]
         of_epoch = [*range(self.steps_per_epoch - 1), self.whole_epoch_steps - 1]

@@ -455,8 +455,8 @@ class TrainConfig(TrainingOptions):
 
     def plan(self, train_size: int) -> Plan:
         """The steps of a training on `train_size` examples."""
-        size, accumulated = self.examples_per_step, self.accumulate_grad_batches
-        return Plan.make(train_size, size, self.epochs, self.max_steps, self.verify_steps, accumulated)
+        steps = self.epochs, self.max_steps, self.verify_steps
+        return Plan.make(train_size, self.batch_size, *steps, self.accumulate_grad_batches)
 
     def replace(self, **changes: Any) -> Self:
         """A validated copy with some fields changed."""

@@ -246,7 +246,7 @@ def _check_files(run_dir: Path, record: Record, result: RunResult, losses: Seque
         raise UserError(f"{run_dir}: its files have been changed since the run ended")
     if len(losses) != result.num_steps:
         raise UserError(f"{run_dir / METRICS_FILE}: {len(losses)} steps, the result says {result.num_steps}")
-    predictions = Predictions.read(run_dir, len(result.class_names))
+    predictions = Predictions.read(run_dir)
     right, count = int(np.sum(predictions.labels == predictions.guesses)), len(predictions.labels)
     most = max(2, DIFFERENT_GUESSES * result.test_count)
     if count != result.test_count or abs(right - result.test_correct) > most:

@@ -1,63 +1,198 @@
-"""The settings that `--mode` decides, and those that the options decide."""
+"""Every "auto" of devices and settings, and what is refused before a run starts."""
+
+import os
 
 import pytest
 
 from common.experiment import MAX_RESIDENT_BYTES, RESIDENT_VARIABLE, Experiment
+from common.platform import gpus
 from common.platform.errors import UserError
 from common.platform.launch import Launch
-from common.resolve import (
-    Settings,
-    describe_devices,
-    describe_settings,
-    resolve_devices,
-    resolve_settings,
-)
+from common.platform.machine import num_cores
+from common.resolve import Settings, describe_devices, describe_settings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
 
+ALONE = Launch.read({})
+TORCH = ("ddp", "dp", "fsdp", "pipeline")
+TENSORFLOW = ("mirrored", "multi_worker_mirrored", "pipeline")
 TUNED = Settings("bf16-mixed", compile=True)
+PIPELINE = {"strategy": "pipeline"}
 
 
-def resolved(num_gpus=0, **options):
-    config = resolve_devices(TrainConfig(**options), "X", num_gpus, Launch.read({}), ("ddp", "dp", "fsdp", "pipeline"))
-    return resolve_settings(config, TUNED)
+def devices(num_gpus=0, launch=ALONE, strategies=TORCH, title="X", cuda=None, **options):
+    return resolve_devices(TrainConfig(**options), title, num_gpus, launch, strategies, cuda)
 
 
-def test_plain_is_the_same_for_all_and_tuned_is_what_the_implementation_says():
-    assert describe_settings(resolved()) == "32-bit"
-    assert describe_settings(resolved(mode="tuned")) == "bf16-mixed, compiled"
-    assert resolved().tf32 is False and resolved().compile is False
+def settings(num_gpus=0, **options):
+    return resolve_settings(devices(num_gpus, **options), TUNED)
 
 
-def test_what_is_given_by_hand_holds_in_either_mode():
-    assert describe_settings(resolved(mode="tuned", precision="32")) == "32-bit, compiled"
-    assert describe_settings(resolved(mode="tuned", compile=False)) == "bf16-mixed"
-    assert describe_settings(resolved(precision="64", compile=True)) == "64-bit, compiled"
+def started(name="torchrun", processes=3, nodes=1, node=0):
+    """The launch of the first process on its node; `processes`: on each node."""
+    return Launch(name, node * processes, 0, processes * nodes, processes, node, nodes)
 
 
-def test_synchronised_batch_normalisation_is_not_compiled():
-    with pytest.raises(UserError, match="--sync-batchnorm true: cannot be compiled, since replicas communicate"):
-        resolved(sync_batchnorm=True, compile=True, devices=2)
-    assert resolved(sync_batchnorm=True, compile=True, devices=1).compile is True
+# --- Devices ---
 
 
-def test_the_settings_name_a_strategy_that_is_not_the_usual_one():
-    assert describe_settings(resolved(devices=2)) == "32-bit"
-    assert describe_settings(resolved(devices=2, strategy="fsdp")) == "32-bit, fsdp"
-    assert describe_settings(resolved(strategy="ddp")) == "32-bit, ddp"
-    assert describe_settings(resolved(strategy="pipeline", microbatches=4)) == "32-bit, pipeline, 4 microbatches"
-    mixed = resolved(num_gpus=1, strategy="pipeline", stages=("cpu", "gpu"))
+@pytest.mark.parametrize(
+    ("num_gpus", "options", "expected"),
+    [
+        (0, {}, ("single_device", 1, 1, ("cpu",))),
+        (0, {"devices": 2}, ("ddp", 2, 2, ("cpu", "cpu"))),
+        (0, {"strategy": "ddp"}, ("ddp", 1, 1, ("cpu",))),
+        (4, {}, ("ddp", 4, 4, ("gpu",) * 4)),
+        (4, {"accelerator": "cpu", "devices": 2}, ("ddp", 2, 2, ("cpu", "cpu"))),
+        (2, {"strategy": "single_device"}, ("single_device", 1, 1, ("gpu",))),
+        (2, {"strategy": "dp"}, ("dp", 2, 1, ("gpu", "gpu"))),
+        (0, PIPELINE, ("pipeline", 2, 1, ("cpu", "cpu"))),
+        (1, {**PIPELINE, "stages": ("gpu", "cpu")}, ("pipeline", 2, 1, ("gpu", "cpu"))),
+    ],
+)
+def test_a_strategy_says_how_many_devices_and_shards_there_are(num_gpus, options, expected):
+    found = devices(num_gpus, **options)
+    assert (found.strategy, found.devices, found.num_shards, found.stages_on) == expected
+    assert found.threads_per_device == max(1, num_cores() // found.devices)
+
+
+@pytest.mark.parametrize(
+    ("launch", "num_gpus", "strategies", "options", "expected"),
+    [
+        (started(), 0, TORCH, {}, ("ddp", 1, 3, 3)),
+        (started(nodes=2), 0, TORCH, {}, ("ddp", 2, 3, 6)),
+        (started(processes=2, nodes=4, node=3), 0, TORCH, {"num_nodes": 4}, ("ddp", 4, 2, 8)),
+        # Each of TensorFlow's processes has its share of the node's GPUs.
+        (started("Slurm", 1, 2), 4, TENSORFLOW, {}, ("multi_worker_mirrored", 2, 4, 8)),
+        (started("Slurm", 2, 2), 4, TENSORFLOW, {}, ("multi_worker_mirrored", 2, 4, 8)),
+        (started("Slurm", 2, 2), 4, TENSORFLOW, {"devices": 2}, ("multi_worker_mirrored", 2, 2, 4)),
+        (started("TF_CONFIG", 2, 2), 0, TENSORFLOW, {}, ("multi_worker_mirrored", 2, 2, 4)),
+    ],
+)
+def test_a_launchers_processes_are_the_devices(launch, num_gpus, strategies, options, expected):
+    found = devices(num_gpus, launch, strategies, **options)
+    assert (found.strategy, found.num_nodes, found.devices, found.num_shards) == expected
+
+
+@pytest.mark.parametrize(
+    ("title", "launch", "options", "message"),
+    [
+        ("X", started(), {"devices": 2}, "--devices 2: torchrun has started 3 processes; leave the option out"),
+        ("TensorFlow", started(), {"strategy": "mirrored"}, "torchrun has started 3 processes; TensorFlow needs one"),
+        ("PyTorch", started("TF_CONFIG"), {}, "TF_CONFIG names 3 workers; PyTorch is started by torchrun, srun or"),
+        ("PyTorch", started(nodes=2), {"num_nodes": 3}, "--num-nodes 3: torchrun has started processes on 2; leave"),
+        ("PyTorch", started(nodes=2), {"devices": 2}, "--devices 2: torchrun has started 3 processes on this node;"),
+        ("PyTorch", ALONE, {"num_nodes": 2}, "--num-nodes 2: start PyTorch on every node with torchrun, srun"),
+        ("Lightning", ALONE, {"num_nodes": 2}, "--num-nodes 2: start Lightning on every node with torchrun"),
+        ("Keras", ALONE, {"num_nodes": 2}, "--num-nodes 2: Keras trains on one node only; tf_impl trains on several"),
+        ("TensorFlow", ALONE, {"num_nodes": 2}, "--num-nodes 2: start TensorFlow on every node with srun or"),
+        (
+            "TensorFlow",
+            ALONE,
+            {"strategy": "multi_worker_mirrored"},
+            "--strategy multi_worker_mirrored: is for several processes, started by srun or mpirun",
+        ),
+        ("TensorFlow", started("Slurm"), PIPELINE, "Slurm has started 3 processes; TensorFlow needs"),
+        ("PyTorch", started(processes=2, nodes=2), PIPELINE, "--strategy pipeline: is for one node"),
+        ("PyTorch", Launch.read({"NODE_RANK": "1"}), {}, "NODE_RANK 1: of one node it is 0; --num-nodes, on every"),
+    ],
+)
+def test_processes_that_do_not_fit_the_options_are_reported(title, launch, options, message):
+    with pytest.raises(UserError) as told:
+        devices(launch=launch, strategies=TENSORFLOW if title == "TensorFlow" else TORCH, title=title, **options)
+    assert str(told.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "options", "message"),
+    [
+        (0, {"accelerator": "gpu"}, "--accelerator gpu: X sees no GPU"),
+        (2, {"devices": 3}, "--devices 3: X sees 2 GPUs"),
+        (1, {"devices": 2}, "--devices 2: X sees 1 GPU on this machine"),
+        (1, PIPELINE, "--strategy pipeline: needs two GPUs, X sees 1; use --stages cpu gpu"),
+        (0, {**PIPELINE, "stages": ("cpu", "gpu")}, "--stages cpu gpu: X sees no GPU"),
+        (0, {**PIPELINE, "devices": 3}, "--strategy pipeline: has two stages, a device each; not --devices 3"),
+        (0, {**PIPELINE, "compile": True}, "--compile true: not with --strategy pipeline"),
+        (2, {"strategy": "dp", "compile": True}, "--compile true: not with --strategy dp"),
+        (2, {"strategy": "dp", "precision": "bf16-mixed"}, "--precision bf16-mixed: not with --strategy dp"),
+        (2, {"strategy": "dp", "sync_batchnorm": True}, "--sync-batchnorm true: not with --strategy dp"),
+        (0, {"strategy": "dp", "devices": 2}, "--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only"),
+        (0, {"strategy": "single_device", "devices": 2}, "--strategy single_device: is for one device, not --devices"),
+        (0, {"strategy": "mirrored"}, "--strategy mirrored: X does not have it; use single_device, ddp, dp, fsdp, pip"),
+        (
+            0,
+            {"sync_batchnorm": True, "compile": True, "devices": 2},
+            "--sync-batchnorm true: cannot be compiled, since replicas communicate",
+        ),
+        (0, {"tf32": True}, "--tf32 true: only GPUs have TF32"),
+    ],
+)
+def test_devices_and_settings_that_this_machine_or_framework_lacks_are_reported(num_gpus, options, message):
+    with pytest.raises(UserError, match=f"^{message}"):
+        settings(num_gpus, **options)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "driver", "environment", "reason"),
+    [
+        (None, (13, 0), {}, "it is built without CUDA; `make environments` in "),
+        (
+            "12.5.1",
+            (13, 0),
+            {"CUDA_VISIBLE_DEVICES": "-1"},
+            "CUDA_VISIBLE_DEVICES is '-1', which hides all GPUs",
+        ),
+        ("13.2", (12, 8), {}, "it needs CUDA 13, and the driver supports CUDA 12.8; update the driver"),
+        ("99.1", None, {}, "has no CUDA 99 libraries; `make environments` in "),
+    ],
+)
+def test_a_gpu_that_a_framework_cannot_use_is_a_warning_and_if_asked_for_an_error(
+    monkeypatch, tmp_path, capsys, cuda, driver, environment, reason
+):
+    """On this machine as if nvidia-smi listed a GPU, whose driver supports the version `driver` of CUDA."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0: made up\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(gpus, "_driver_cuda", lambda: driver)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert devices(cuda=cuda).accelerator == "cpu"
+    said = capsys.readouterr().out
+    assert said.startswith("warning: X sees no GPU, although this machine has one: ") and reason in said
+    with pytest.raises(UserError) as error:
+        devices(cuda=cuda, accelerator="gpu")
+    assert f"--accelerator gpu: {said.removeprefix('warning: ')}".strip() == str(error.value)
+    assert devices(2, cuda=cuda).accelerator == "gpu"
+    assert devices(cuda=cuda, accelerator="cpu").accelerator == "cpu"
+    assert not capsys.readouterr().out
+
+
+# --- Settings ---
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "options", "shown"),
+    [
+        (0, {}, "32-bit"),  # plain mode is the same for all
+        (0, {"mode": "tuned"}, "bf16-mixed, compiled"),  # what the implementation says
+        (0, {"mode": "tuned", "precision": "32"}, "32-bit, compiled"),  # what is given holds in either mode
+        (0, {"mode": "tuned", "compile": False}, "bf16-mixed"),
+        (0, {"precision": "64", "compile": True}, "64-bit, compiled"),
+        (0, {"sync_batchnorm": True, "compile": True}, "32-bit, compiled"),
+        (1, {"tf32": True}, "32-bit, TF32"),
+        (0, {"devices": 2}, "32-bit"),
+        (0, {"devices": 2, "strategy": "fsdp"}, "32-bit, fsdp"),  # a strategy that "auto" would not choose
+        (0, {"strategy": "ddp"}, "32-bit, ddp"),
+        (0, {**PIPELINE, "microbatches": 4}, "32-bit, pipeline, 4 microbatches"),
+    ],
+)
+def test_settings_are_those_of_the_mode_unless_given(num_gpus, options, shown):
+    assert describe_settings(settings(num_gpus, **options)) == shown
+
+
+def test_the_devices_of_a_pipeline_are_named():
+    mixed = settings(1, **PIPELINE, stages=("cpu", "gpu"))
     assert describe_devices(mixed, "any").startswith("cpu and gpu (any), ")
-
-
-def test_a_pipeline_is_not_compiled():
-    with pytest.raises(UserError, match="--compile true: not with --strategy pipeline"):
-        resolved(strategy="pipeline", compile=True)
-
-
-def test_tf32_is_for_gpus():
-    with pytest.raises(UserError, match="--tf32 true: only GPUs have TF32"):
-        resolved(tf32=True)
-    assert describe_settings(resolved(num_gpus=1, tf32=True)) == "32-bit, TF32"
 
 
 def test_data_are_put_on_the_devices_where_they_are_not_too_large(monkeypatch):

@@ -48,7 +48,7 @@ def run(name, loss_factor=1.0, before_finish=lambda: None, others=lambda config:
         experiment = with_run_dir(Experiment.make(resolve_settings(config, Settings(compile=True))), name)
         if config.dry_run:
             return
-        monitor.Load.of = lambda *_: monitor.Load(own=0.9, other=others(config))
+        monitor.shares_of_cores = lambda _: (0.9, others(config))
         with Recorder(Fake(name), experiment, timeline, rank=0, measures=True) as recorder:
             step = 0
             count = len(experiment.dataset.test_images)

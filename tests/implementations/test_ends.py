@@ -11,11 +11,10 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, gone, program_of, start_process, steps_taken, wait_for
+from conftest import CPU, IMPLEMENTATIONS, REPOSITORY, program_of, start_process, steps_taken, wait_for
 
 from common.platform.errors import describe_signal
 
-SLOW = pytest.mark.slow
 ONE_PROCESS = ("tf", "keras", "jax")  # for all devices
 ENDED_BY_C_LIBRARY = 127
 
@@ -106,20 +105,15 @@ def test_ctrl_c_while_it_is_built_leaves_nothing(tmp_path, implementation):
     assert not psutil.wait_procs(family, timeout=10)[1] and not (tmp_path / "r" / "result.json").exists()
 
 
-ENDS = [
-    pytest.param("tf", "SIGTERM", "first", marks=SLOW),
-    pytest.param("jax", "SIGTERM", "first", marks=SLOW),
-    pytest.param("pt", "SIGTERM", "first", marks=SLOW),
-    pytest.param("ptl", "SIGTERM", "all", marks=SLOW),
-    pytest.param("pt", "SIGKILL", "last", marks=SLOW),
-    pytest.param("ptl", "SIGKILL", "last", marks=SLOW),
-    ("pt", "SIGKILL", "first"),
-    pytest.param("ptl", "SIGKILL", "first", marks=SLOW),
-]
-
-
 @pytest.mark.quick("pt-SIGKILL-first")
-@pytest.mark.parametrize(("implementation", "name", "whom"), ENDS)
+@pytest.mark.parametrize(
+    ("implementation", "name", "whom"),
+    [
+        *((implementation, "SIGTERM", "first") for implementation in ("tf", "jax", "pt")),
+        ("ptl", "SIGTERM", "all"),
+        *((implementation, "SIGKILL", whom) for implementation in ("pt", "ptl") for whom in ("first", "last")),
+    ],
+)
 def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, implementation, name, whom):
     process, family = training(implementation)
     number = getattr(signal, name)
@@ -138,39 +132,8 @@ def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, implementati
         assert status == 128 + number and lines == [f"{program}: ended by {ended}"]
 
 
-@pytest.mark.slow
-def test_replicas_that_still_start_end_with_the_first_process(tmp_path):
-    """They then wait for each other in compiled code that keeps Python's lock, so no thread could end them."""
-    command = (sys.executable, "-m", "pt_impl", "--devices", 2, *CPU, "--run-dir", tmp_path / "r")
-    process = start_process(command, stdout=subprocess.DEVNULL)
-
-    def replicas():
-        found = []
-        for child in psutil.Process(process.pid).children():
-            with suppress(psutil.ZombieProcess):  # another one, which has just ended
-                found += [child] if "spawn_main" in " ".join(child.cmdline()) else []
-        return found
-
-    try:
-        started = wait_for(lambda: len(replicas()) == 2 and replicas())
-    finally:
-        process.kill()
-        process.communicate()
-    try:
-        wait_for(lambda: gone([replica.pid for replica in started]))
-    finally:
-        for replica in started:
-            with suppress(psutil.NoSuchProcess):
-                replica.kill()
-
-
-@pytest.mark.parametrize(
-    ("implementation", "devices"),
-    [
-        ("pt", 1),
-        *(pytest.param(*case, marks=SLOW) for case in (("pt", 2), ("ptl", 2), ("tf", 1))),
-    ],
-)
+@pytest.mark.quick("pt-1")
+@pytest.mark.parametrize(("implementation", "devices"), [("pt", 1), ("pt", 2), ("ptl", 2), ("tf", 1)])
 def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_path, implementation, devices):
     """The process that runs out of memory prints the line.
 

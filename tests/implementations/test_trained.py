@@ -8,7 +8,6 @@ import pytest
 from conftest import run_program, train
 from PIL import Image
 
-from common.command import Command, UseConfig, parse_command
 from common.data.arrays import write_arrays_info
 from common.data.datasets import load_dataset
 from common.platform.errors import DivergedError
@@ -18,7 +17,7 @@ from common.record.predictions import Predictions, confusion
 from common.record.results import read_result
 from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
-from common.trained import Used, show
+from common.trained import UseConfig, Used, show
 
 pytestmark = pytest.mark.xdist_group("trained")
 
@@ -161,7 +160,7 @@ def test_one_process_and_one_device_put_a_network_to_use(weights, tmp_path):
     config = TrainConfig(num_nodes=2, devices=4, strategy="ddp", compile=True, resume="auto")
     write_json_model(tmp_path / "config.json", config)
     (tmp_path / "model.safetensors").touch()
-    used = parse_command("pt_impl", "about", ["evaluate", "--weights", str(tmp_path / "model.safetensors")]).config
+    used = UseConfig(weights=tmp_path / "model.safetensors").train_config()
     used = resolve_devices(used, "PyTorch", 0, Launch.read(), ("ddp",))
     assert (used.all_devices, used.strategy, used.compile, used.resume) == (1, "single_device", "auto", None)
 
@@ -169,13 +168,15 @@ def test_one_process_and_one_device_put_a_network_to_use(weights, tmp_path):
 def test_logits_that_are_not_finite_are_no_answer(tmp_path, capsys):
     logits = np.zeros((355, 10))
     logits[7, 3] = np.nan
-    command = Command(TrainConfig(), UseConfig(weights=tmp_path / "model.safetensors"))
+    use = UseConfig(weights=tmp_path / "model.safetensors")
     message = "model.safetensors: with --precision 32 the logits of 1 of 355 images are not finite"
     with pytest.raises(DivergedError, match=message):
-        show(command, "pt", Used(load_dataset(TrainConfig())), logits)
+        show(use, TrainConfig(), "pt", Used(load_dataset(TrainConfig())), logits)
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_word_train_may_be_left_out():
-    options = ["--max-steps", "2"]
-    assert parse_command("pt_impl", "about", ["train", *options]) == parse_command("pt_impl", "about", options)
+def test_the_word_train_may_be_left_out(tmp_path):
+    for name, word in (("a", ["train"]), ("b", [])):
+        run_program("pt", *word, "--max-steps", 2, "--dry-run", "true", "--run-dir", tmp_path / name)
+    first, second = (json.loads((tmp_path / name / "config.json").read_text()) for name in "ab")
+    assert first["max_steps"] == 2 and {**first, "run_dir": ""} == {**second, "run_dir": ""}

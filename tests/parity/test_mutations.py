@@ -302,7 +302,7 @@ MUTATIONS = {
     "each batch with a weight of its own": (
         *("pt", ACCUMULATED, (), "common/spec/batches.py"),
         "np.minimum(self.examples_per_step, self.train_size - step * self.examples_per_step)[:, None]",
-        "rows[:, :, 2] * self.accumulated",
+        "rows[:, :, 2] * self.accumulate_grad_batches",
         "step ",
     ),
     # --- Sharded weights, and networks in two stages ---

@@ -43,7 +43,7 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
     predictions: dict[str, Predictions] = {}
     for title, run in same_seed_runs(table.rows).items():
         try:
-            predictions[title] = Predictions.read(run.run_dir, len(names))
+            predictions[title] = Predictions.read(run.run_dir)
         except UserError:  # this implementation does not write predictions
             continue
     if not predictions:

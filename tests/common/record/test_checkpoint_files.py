@@ -12,13 +12,13 @@ from common.record import checkpoints
 from common.record.checkpoints import (
     CHECKSUMS_FILE,
     FILES,
+    Checkpoint,
     checkpoint_dirs,
-    find_checkpoint,
     has_whole_checkpoint,
     with_checkpoint,
     write_checkpoint,
 )
-from common.record.history import History
+from common.record.results import EpochLine
 from common.spec.options import TrainConfig
 from common.spec.state import TrainState
 
@@ -32,15 +32,23 @@ def experiment(**options):
 
 def write(made, run_dir, step):
     """Writes a checkpoint of random weights."""
-    history = History(made.plan)
-    for done in range(1, step + 1):
-        history.add_steps([1 / done], [5], 0.1)
-        if done % made.plan.steps_per_epoch == 0:
-            history.add_epoch(1.0, 3, 10, 2.0, 1.0)
-    numbers = np.random.default_rng(step)
-    weights = {parameter.name: numbers.normal(size=parameter.shape) for parameter in made.network.parameters}
+    numbers = {"train_loss": 1.0, "train_accuracy": 0.5, "train_seconds": 2.0, "eval_seconds": 1.0}
+    numbers |= {"test_loss": 1.0, "test_accuracy": 0.3, "test_correct": 3, "test_count": 10}
+    checkpoint = Checkpoint(
+        implementation="pt",
+        config=made.config,
+        data_sha256=made.dataset.sha256,
+        step=step,
+        epochs=[
+            EpochLine(kind="epoch", epoch=epoch + 1, **numbers) for epoch in range(step // made.plan.steps_per_epoch)
+        ],
+        epoch_correct=5,
+        epoch_seconds=0.5,
+    )
+    random = np.random.default_rng(step)
+    weights = {parameter.name: random.normal(size=parameter.shape) for parameter in made.network.parameters}
     state = TrainState(step, weights, dict.fromkeys(made.update_rule.rule.slots, weights), None)
-    return write_checkpoint(run_dir, history.checkpoint("pt", made, 0.5), history.losses, state)
+    return write_checkpoint(run_dir, checkpoint, [1.0] * step, state)
 
 
 @pytest.fixture
@@ -142,9 +150,9 @@ def test_of_damaged_and_foreign_ones_the_one_before_is_taken(both, capsys, damag
 
 def test_mistakes_are_reported_in_a_line(both):
     with pytest.raises(UserError, match=f"^--resume {both / 'none'}: no checkpoint is there$"):
-        find_checkpoint(experiment(resume=both / "none"))
+        with_checkpoint(experiment(resume=both / "none"))
     with pytest.raises(UserError, match="--resume auto: needs --run-dir, whose latest checkpoint it takes"):
-        find_checkpoint(experiment(resume="auto"))
-    assert find_checkpoint(experiment(resume="auto", run_dir=both / "new")) is None
+        with_checkpoint(experiment(resume="auto"))
+    assert with_checkpoint(experiment(resume="auto", run_dir=both / "new")).state is None
     flip_a_bit(both / "checkpoints" / "step-000000007")
     assert has_whole_checkpoint(both) and not has_whole_checkpoint(both / "new")

@@ -60,20 +60,30 @@ def clock(monkeypatch):
     return Clock
 
 
-def train(recorder, clock, epochs=3, calls=(1, 1, 1, 1), between=0, compilation=0):
-    """Takes steps of a second, in calls of so many; an evaluation takes 3 seconds."""
+def train(recorder, clock, epochs=3, calls=(1, 1, 1, 1), losses=(1.0,) * 14, between=0, compilation=0):
+    """Takes steps of a second, in calls of so many or as many as fit; an evaluation takes 3 seconds.
+
+    Returns how many steps each call has taken.
+    """
+    taken = []
     with recorder:
-        for epoch in range(epochs):
+        for epoch in range(1, epochs + 1):
             recorder.start_epoch()
-            for index, number in enumerate(calls):
-                clock.now += number + (compilation if epoch == index == 0 else 0)
-                recorder.step([1.0] * number, [1] * number, number)
+            for number in calls:
+                number = number or recorder.steps_to_go()
+                taken.append(number)
+                clock.now += number + (0 if recorder.steps_done else compilation)
+                first = recorder.steps_done - recorder.plan.all_steps(epoch).start + 1
+                recorder.step(list(losses[first : first + number]), [5] * number, number)
+                if recorder.steps_done == recorder.plan.last_step(epoch):
+                    break
             recorder.end_training()
             clock.now += between  # counts neither for training nor for evaluation
             recorder.start_evaluation()
             clock.now += 3
-            recorder.end_epoch(355.0, 300, 355)
+            recorder.end_epoch(71.0, 284, 355)
             clock.now += between
+    return taken
 
 
 def finish(recorder):
@@ -115,7 +125,7 @@ def test_processes_with_other_data_or_options_do_not_train_together(tmp_path, cl
         """As if another process had the same digest of the code, but not of the data and of the options."""
         return flat(steps), [2 * number + differs for number, differs in zip(numbers, (0, 0, 1, 1), strict=True)]
 
-    monkeypatch.setattr(recorder, "fetch", fetch)
+    monkeypatch.setattr(recorder.framework, "fetch", fetch)
     with pytest.raises(UserError, match="differ in data and options: all nodes need"):
         train(recorder, clock)
 
@@ -160,44 +170,24 @@ def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock, turns, waite
 
 def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
     recorder, _ = make(tmp_path, epochs=1)
-    with recorder:
-        recorder.start_epoch()
-        for loss, correct in ((1.0, 4), (2.0, 5), (3.0, 7), (8.0, 5)):
-            clock.now += 1
-            recorder.step(loss, correct)
-        recorder.end_training()
-        recorder.start_evaluation()
-        recorder.end_epoch(71.0, 284, 355)
+    train(recorder, clock, 1, losses=(1.0, 2.0, 3.0, 8.0))
     assert read_step_losses(tmp_path) == [1, 2, 3, 8]
     (epoch,) = read_metrics(tmp_path, EpochLine)
     assert epoch.train_loss == pytest.approx((10 + 20 + 30 + 40) / 35)
-    assert epoch.train_accuracy == 21 / 35
+    assert epoch.train_accuracy == 20 / 35
     assert (epoch.test_loss, epoch.test_accuracy) == (0.2, 0.8)
 
 
 def test_steps_may_be_taken_together_up_to_the_next_look(tmp_path, clock):
     """12 steps in epochs of 4, with a warm-up of 6, fetched every 3: calls end after steps 1, 3, 4, 6, 8, 9 and 12."""
-    recorder, log = make(tmp_path, log_every_n_steps=3)
-    taken = []
-    with recorder:
-        for epoch in range(3):
-            recorder.start_epoch()
-            while sum(taken) < 4 * (epoch + 1):
-                taken.append(recorder.steps_to_go())
-                recorder.step([1.0] * taken[-1], [1] * taken[-1], taken[-1])
-            recorder.end_training()
-            recorder.start_evaluation()
-            recorder.end_epoch(355.0, 300, 355)
-    assert taken == [1, 2, 1, 2, 2, 1, 3]
+    recorder, _ = make(tmp_path, log_every_n_steps=3)
+    assert train(recorder, clock, calls=(None,) * 4) == [1, 2, 1, 2, 2, 1, 3]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, clock):
     recorder, _ = make(tmp_path)
-    with recorder, pytest.raises(DivergedError, match="loss of step 2 is nan; a smaller --learning-rate than 0.05"):
-        recorder.start_epoch()
-        for loss in (1.0, math.nan, 1.0):
-            recorder.step(loss, 1)
-        recorder.end_training()
+    with pytest.raises(DivergedError, match="loss of step 2 is nan; a smaller --learning-rate than 0.05"):
+        train(recorder, clock, losses=(1.0, math.nan, 1.0, 1.0))
     assert not (tmp_path / "result.json").exists()
 
 

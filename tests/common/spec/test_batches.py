@@ -33,14 +33,14 @@ def test_shards_cut_every_batch_without_gap_or_overlap(num_examples, batch_size,
 
 
 def test_plan_counts_steps_epochs_and_images():
-    plan = Plan.make(train_size=10, examples_per_step=4, epochs=3, max_steps=-1)
+    plan = Plan.make(train_size=10, batch_size=4, epochs=3, max_steps=-1)
     assert (plan.steps_per_epoch, plan.total_steps, plan.num_epochs) == (3, 9, 3)
     assert [plan.count(step) for step in range(1, 7)] == [4, 4, 2, 4, 4, 2]
     assert [plan.epoch_of(step) for step in (1, 3, 4, 9)] == [1, 1, 2, 3]
     for first in range(1, 10):
         for last in range(first - 1, 10):
             assert plan.images(first, last) == sum(plan.count(step) for step in range(first, last + 1))
-    early = Plan.make(train_size=10, examples_per_step=4, epochs=9, max_steps=4)
+    early = Plan.make(train_size=10, batch_size=4, epochs=9, max_steps=4)
     assert (early.total_steps, early.num_epochs) == (4, 2)
     assert [len(early.steps(epoch)) for epoch in (1, 2)] == [3, 1]
 
