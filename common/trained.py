@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset, unlabelled_dataset
-from common.data.image_files import Remark, read_image, remarks
 from common.data.formats import Fit
+from common.data.image_files import Remark, read_image, remarks
 from common.platform.cli import complaint, option_name
 from common.platform.errors import DivergedError, UserError
 from common.platform.files import invalid_file_error, read_json_model, read_safetensors_metadata
