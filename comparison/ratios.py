@@ -100,7 +100,7 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
 
 def typical_speed(speeds: Sequence[float]) -> float:
     """The trimmed mean of their logarithms, as ratios of turns use it, so that ratios of speeds fit those of turns."""
-    return float(np.exp(_trimmed_mean(np.log(speeds))))
+    return float(np.exp(_trimmed_mean(np.log(np.asarray(speeds)))))
 
 
 def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:

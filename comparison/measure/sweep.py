@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from comparison.measure.columns import shown
-from comparison.measure.summary import Summary
-from comparison.measure.table import SWEEP_SPEED, Row, Table, speed_ratio
+from comparison.measure.comparison import Comparison
+from comparison.measure.row import SWEEP_SPEED, Row
+from comparison.measure.table import Table, speed_ratio
 from comparison.numbers import RATIO, SHARE, least_most, span
 from comparison.plan.jobs import SCALED, Values
 from comparison.ratios import Ratio
@@ -77,9 +78,9 @@ class Study:
         return all(_is_number(row.x) for row in self.rows)
 
 
-def make_sweep_study(summary: Summary) -> Study | None:
+def make_sweep_study(comparison: Comparison) -> Study | None:
     """The study of a sweep; None if nothing was swept, or no run has succeeded yet."""
-    tables = [table for table in summary.tables if table.variant and table.reference]
+    tables = [table for table in comparison.tables if table.variant and table.reference]
     if not tables:
         return None
     option = next(iter(tables[0].variant))
@@ -88,9 +89,7 @@ def make_sweep_study(summary: Summary) -> Study | None:
     axis = "total devices" if len(scaled) > 1 else scaled[0] if scaled else option
     rows = []
     for table in tables:
-        for row in table.rows:
-            if not row.runs:
-                continue
+        for row in table.finished:
             x = str(_num_devices(row)) if len(scaled) > 1 else table.variant[axis]
             # Of devices and nodes, both swept, the nodes tell series with the same total apart.
             others = [value for name, value in table.variant.items() if name not in (axis, *scaled[:-1])]
@@ -111,7 +110,7 @@ def _speed_up(tables: Sequence[Table], row: Row) -> tuple[Ratio | None, float | 
     def others(values: Values) -> list[tuple[str, str]]:
         return [item for item in values.items() if item[0] not in (*SCALED, "scaling")]
 
-    every = [other for table in tables for other in table.rows if other.runs]
+    every = [other for table in tables for other in table.finished]
     bases = [other for other in every if other.name == row.name and others(other.variant) == others(row.variant)]
     # With both scalings, one device is only listed under strong: it is the same experiment under weak.
     same = [other for other in bases if other.variant["scaling"] == row.variant["scaling"] or _num_devices(other) == 1]

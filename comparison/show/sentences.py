@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import pandas as pd
+
 from common.implementations import IMPLEMENTATIONS
 from common.platform.cli import option_name
 from common.resolve import describe_batch, describe_devices
@@ -12,9 +14,12 @@ from common.spec.options import MODES, TrainConfig, neutral_option_values, optio
 from common.spec.schedules import SCHEDULES
 from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
-from comparison.measure.summary import Summary
+from comparison.measure.comparison import Comparison
+from comparison.measure.frames import ROUND
+from comparison.measure.row import Row
+from comparison.measure.status import DIFFERENT
 from comparison.measure.sweep import Study, SweepRow
-from comparison.measure.table import DIFFERENT, Row, Table, num_pairs, rows_have_turns, speed_ratio
+from comparison.measure.table import Table, have_turns, num_pairs, paired_turns, speed_ratio
 from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, between, difference, least_most
 from comparison.plan.jobs import shown_variant, variant_in_brackets
 from comparison.prove.learning import Learned
@@ -32,7 +37,7 @@ def what_was_compared(table: Table) -> list[str]:
     config = result.config
     images = f"{result.train_count:,} training and {result.test_count:,} test images"
     epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
-    records = [run.record for row in table.rows for run in row.runs]
+    records = [run.record for row in table.rows for run in row.runs["run"]]
     seeds = list(dict.fromkeys(record.seed for record in records))
     shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {' '.join(map(str, sorted(seeds)))}"
     rounds = len({(record.seed, record.round) for record in records})
@@ -49,9 +54,9 @@ def what_was_compared(table: Table) -> list[str]:
     ]
 
 
-def what_was_swept(summary: Summary) -> list[str]:
+def what_was_swept(comparison: Comparison) -> list[str]:
     """The lines above a sweep: what varies, and what is the same in all variants."""
-    tables = [table for table in summary.tables if table.first_result]
+    tables = [table for table in comparison.tables if table.first_result]
     values: dict[str, dict[str, None]] = {}
     for table in tables:
         for option, value in table.variant.items():
@@ -122,15 +127,15 @@ def notes(tables: Sequence[Table]) -> list[str]:
 
 
 def _log_lines(row: Row) -> list[str]:
-    if not row.failed:
+    if not len(row.failed):
         return []
-    first = row.failed[0]
+    first = row.failed["run"].iloc[0]
     return [f"  the end of {first.log}:", *(f"  | {line}" for line in first.last_log_lines())]
 
 
-def remarks(summary: Summary) -> list[str]:
+def remarks(comparison: Comparison) -> list[str]:
     """All lines below the tables."""
-    return [*(f"warning: {line}" for line in summary.warnings), *notes(summary.tables)]
+    return [*(f"warning: {line}" for line in comparison.warnings), *notes(comparison.tables)]
 
 
 # --- Conclusions ---
@@ -171,7 +176,7 @@ def speed_conclusions(table: Table) -> list[str]:
     """Which row is the fastest, in all modes and in each; what the next mode gains; why a speed was not measured."""
     good = [row for row in table.rows if row.is_comparable and row.images_per_second]
     lines: list[str] = []
-    unmeasured = [row for row in table.rows if row.runs and not row.images_per_second]
+    unmeasured = [row for row in table.finished if not row.images_per_second]
     if why := why_not_measured(unmeasured):
         lines.append(f"{', '.join(row.title for row in unmeasured)}: speed not measured: {why}")
     lines += _fastest_of_all(good)
@@ -182,7 +187,7 @@ def speed_conclusions(table: Table) -> list[str]:
 
 def proof_conclusions(table: Table) -> list[str]:
     """Whether the rows are the same training; none for a single row."""
-    if sum(bool(row.runs) for row in table.rows) < 2:
+    if len(table.finished) < 2:
         return []
     rows = [row for row in table.rows if row.is_comparable]
     if len(rows) < 2:
@@ -345,9 +350,9 @@ class Finding:
     answers: list[str]
 
 
-def findings(summary: Summary, table: Table) -> list[Finding]:
+def findings(comparison: Comparison, table: Table) -> list[Finding]:
     """The questions and answers for a table; an empty list if no run has succeeded."""
-    rows = [row for row in table.rows if row.num_runs]
+    rows = table.finished
     if not rows:
         return []
     why = _why_no_ratio(table)
@@ -361,8 +366,8 @@ def findings(summary: Summary, table: Table) -> list[Finding]:
             [*proof_conclusions(table), *_accuracies(rows), *accuracy_conclusions(table)],
         ),
         Finding("Does it learn?", learning_conclusions(table)),
-        Finding("How reliable is this?", [_trust(summary, table, why)]),
-        Finding("What next?", [_next_step(summary, table, why)]),
+        Finding("How reliable is this?", [_trust(comparison, table, why)]),
+        Finding("What next?", [_next_step(comparison, table, why)]),
     ]
     return [finding for finding in questions if finding.answers]
 
@@ -394,9 +399,9 @@ def _why_no_ratio(table: Table) -> str | None:
         return why
     if all(row.status in (*DIFFERENT, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
-    if any(rows_have_turns(reference, row) for row in others):
+    if any(have_turns(paired_turns(reference, row)) for row in others):
         return f"no two rows had {MIN_CYCLES} cycles in which both were undisturbed; {QUIETER}"
-    if not any(run.images_per_second for row in (reference, *others) for run in row.runs):
+    if not any(row.runs["speed"].notna().any() for row in (reference, *others)):
         return "training is too short to measure a speed; make it longer (--epochs)"
     return "no round has undisturbed speeds of the first row and another"
 
@@ -405,7 +410,7 @@ def _compared(table: Table) -> tuple[Row, list[Row]]:
     """The first row's row and the others, of those with runs."""
     reference = table.reference
     assert reference is not None
-    return reference, [row for row in table.rows if row.runs and row is not reference]
+    return reference, [row for row in table.finished if row is not reference]
 
 
 def _has_ratio(row: Row) -> bool:
@@ -413,31 +418,30 @@ def _has_ratio(row: Row) -> bool:
     return row.ratio_max is not None
 
 
-def _trust(summary: Summary, table: Table, why: str | None) -> str:
+def _trust(comparison: Comparison, table: Table, why: str | None) -> str:
     """How many rounds, turns and seeds count; `why`: why no ratio was measured."""
     reference, others = _compared(table)
     rows = [reference, *others]
-    runs = [run for row in rows for run in row.runs]
-    made, counting = len({run.round_key for run in runs}), _num_rounds(table)
-    seeds = len({run.record.seed for run in runs})
+    runs, turns = (pd.concat(frames) for frames in ([row.runs for row in rows], [row.turns for row in rows]))
+    made, counting = len(runs[ROUND].drop_duplicates()), _num_rounds(table)
+    seeds = runs["seed"].nunique()
     of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy has no spread"
     if why:
         return f"Speed is not measured: {why}. Accuracy: {of_seeds}."
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
     if pairs := sorted(filter(None, (num_pairs(reference, row) for row in filter(_has_ratio, others)))):
-        turns = sum(len(run.turns) for run in runs)
-        left = turns - sum(len(row.turns(run)) for row in rows for run in row.runs)
+        left = (~turns["counts"]).sum()
         counts = least_most(pairs[0], pairs[-1], COUNT)
         parts = [f"{rounds} on one machine, with {counts} pairs of turns"]
-        parts += [f"{left:,} of {turns:,} turns are left out: other programs disturbed them"] if left else []
+        parts += [f"{left:,} of {len(turns):,} turns are left out: other programs disturbed them"] if left else []
         few = " With one round they hold for these processes only: --repeats 5 adds rounds." if counting == 1 else ""
     else:
         parts, few = [f"{rounds} of paired runs on one machine"], ""
-        if disturbed := len({run.round_key for row in rows for run in row.runs if row.leaves_out(run)}):
+        if disturbed := len(runs.loc[runs["left_out"], ROUND].drop_duplicates()):
             parts.append(f"{disturbed} left out: other programs disturbed {'it' if disturbed == 1 else 'them'}")
         if counting < MIN_ROUNDS:
             return f"Not very: {'; '.join([*parts, of_seeds])}. Ratios need {MIN_ROUNDS} undisturbed rounds."
-    count = len(summary.warnings)
+    count = len(comparison.warnings)
     read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""
     return f"{'; '.join([*parts, of_seeds])}. The ranges in brackets are 95 % intervals.{few}{read}"
 
@@ -448,15 +452,15 @@ def _num_rounds(table: Table) -> int:
     return max(row.num_rounds for row in others or [reference])
 
 
-def _next_step(summary: Summary, table: Table, why: str | None) -> str:
-    repeats, model = summary.request.options.repeats, summary.request.config.model
+def _next_step(comparison: Comparison, table: Table, why: str | None) -> str:
+    repeats, model = comparison.request.options.repeats, comparison.request.config.model
     again = f"python compare.py --resume DIR --repeats {max(5, repeats + 2)}"
     if why:
         if why.endswith(QUIETER):
             return f"On a quieter machine, {again} runs more rounds; {DIR}."
         return "Remove that cause, and begin a new comparison."
     reference, others = _compared(table)
-    enough = 2 if any(rows_have_turns(reference, row) for row in others) else MIN_ROUNDS
+    enough = 2 if any(have_turns(paired_turns(reference, row)) for row in others) else MIN_ROUNDS
     if others and _num_rounds(table) < enough:
         return f"{again} runs more rounds; {DIR}."
     if any(row.verdict == "no difference shown" for row in table.rows):

@@ -9,8 +9,9 @@ import pandas as pd
 from common.spec.options import ABOUT_MODES, Mode
 from comparison.lockstep import FIRST_STEPS
 from comparison.measure.columns import Column, columns_of
+from comparison.measure.row import DECISION, DETAILED, ROW_TABLES, SWEEP_SPEED, SWEEP_TABLES, Row
 from comparison.measure.sweep import Study, SweepRow
-from comparison.measure.table import DECISION, DETAILED, ROW_TABLES, SWEEP_SPEED, SWEEP_TABLES, Row, Table
+from comparison.measure.table import Table
 
 ABOUT_MAIN = (
     "images/s: training images per second in usual turns, the median of the runs; spread: the middle"
@@ -95,7 +96,7 @@ class Decision:
 
 def decision(table: Table) -> Decision:
     """The table to decide by: numbers, each compared with the best one of its column."""
-    rows = [row for row in table.rows if row.runs]
+    rows = table.finished
     columns = [column for column in columns_of(Row, DECISION) if any(map(column.text, rows))]
     lines = [(row.title, [_cell(column, row, rows) for column in columns], row.status == "ok") for row in rows]
     return Decision([(in_one_line(column.heading), column.about) for column in columns], lines)

@@ -9,9 +9,9 @@ from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as TextTable
 
-from comparison.measure.summary import Summary
+from comparison.measure.comparison import Comparison
+from comparison.measure.row import Row
 from comparison.measure.sweep import Study, make_sweep_study
-from comparison.measure.table import Row
 from comparison.show.sentences import (
     conclusions,
     remarks,
@@ -22,42 +22,42 @@ from comparison.show.sentences import (
 from comparison.show.tables import about_main, row_tables, study_tables
 
 
-def print_tables(console: Console, summary: Summary) -> None:
+def print_tables(console: Console, comparison: Comparison) -> None:
     """Prints what was compared, the main tables and the remarks; of a sweep its own tables."""
-    study = make_sweep_study(summary)
+    study = make_sweep_study(comparison)
     if study:
-        _print_study(console, summary, study)
+        _print_study(console, comparison, study)
     else:
-        for table in summary.tables:
+        for table in comparison.tables:
             console.print()
             for line in what_was_compared(table):
                 console.print(line)
             if table.first_result:
                 for cells in row_tables(table.rows, details=False):
                     _print_grid(console, cells, table.rows, "framework")
-        if any(table.first_result for table in summary.tables):
+        if any(table.first_result for table in comparison.tables):
             console.print()
-            console.print(about_main(summary.request.options.modes), style="dim")
+            console.print(about_main(comparison.request.options.modes), style="dim")
             console.print("The report and results.md have more numbers.", style="dim")
-    if notes := remarks(summary):
+    if notes := remarks(comparison):
         console.print()
         for line in notes:
             _print_remark(console, line)
 
 
-def print_conclusions(console: Console, summary: Summary) -> None:
+def print_conclusions(console: Console, comparison: Comparison) -> None:
     """Prints the conclusions; nothing if there is nothing to compare."""
-    study = make_sweep_study(summary)
+    study = make_sweep_study(comparison)
     lines = study_conclusions(study) if study else []
-    for table in () if study else summary.tables:
+    for table in () if study else comparison.tables:
         lines += conclusions(table)
     for line in lines:
         console.print(line, soft_wrap=not console.is_terminal)
 
 
-def _print_study(console: Console, summary: Summary, study: Study) -> None:
+def _print_study(console: Console, comparison: Comparison, study: Study) -> None:
     console.print()
-    for line in what_was_swept(summary):
+    for line in what_was_swept(comparison):
         console.print(line)
     for cells in study_tables(study):
         _print_grid(console, cells, [row.row for row in study.rows], study.option)

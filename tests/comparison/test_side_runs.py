@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import ONE_ROUND, changed_code, run
-from made_up import MadeUp, comparison, read_summary, report, shown, write_files
+from made_up import MadeUp, comparison, report, shown, write_files
 
 from common.data.datasets import load_dataset
 from common.record.profile import Profile, ProfiledOperation
@@ -122,7 +122,7 @@ class Launcher:
 
 
 def side_runner(folder, launcher, said):
-    request = read_summary(folder).request
+    request = load(folder).request
     return SideRunner(folder, request, make_variants(request.options, request.config), said.append, launcher.run)
 
 

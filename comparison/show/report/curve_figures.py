@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from comparison import numbers
-from comparison.measure.table import Row
+from comparison.measure.row import Row
 from comparison.run.store import Run
 from comparison.show.report.charts import FOR_POINTERS, Chart, pointer_line, switch
 from comparison.show.report.looks import Looks
@@ -44,7 +44,9 @@ def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
     tooltip += [alt.Tooltip("x:Q", title="seconds", format=numbers.SECONDS)]
     tooltip += [alt.Tooltip("value:Q", title="accuracy, %", format=numbers.PERCENT)]
     points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
-    ends = ", ".join(f"{row.title} {row.runs[0].epochs[-1].test_accuracy:{numbers.ACCURACY}}" for row in rows)
+    ends = ", ".join(
+        f"{row.title} {row.runs['run'].iloc[0].epochs[-1].test_accuracy:{numbers.ACCURACY}}" for row in rows
+    )
     yield Chart(
         "accuracy",
         "Accuracy over seconds",
@@ -65,7 +67,7 @@ def loss_over_epochs(rows: Sequence[Row]) -> Iterator[Chart]:
     """A strong line for each row's test loss, a pale one for its training loss: the means over seeds."""
     data: list[dict[str, Any]] = []
     for number, row in enumerate(rows):
-        runs = list({run.record.seed: run for run in reversed(row.runs)}.values())  # the first one of each seed
+        runs = [*row.runs.drop_duplicates("seed")["run"]]  # the first one of each seed
         for kind in ("training", "test"):
             for lines in zip(*(run.epochs for run in runs), strict=True):
                 losses = [line.test_loss if kind == "test" else line.train_loss for line in lines]
@@ -79,7 +81,7 @@ def loss_over_epochs(rows: Sequence[Row]) -> Iterator[Chart]:
     x, y = epoch_axis(table), loss_axis()
     tests = table[table["set"] == "test"][["x", "key", "value"]]
     titles = {f"test{number}": row.title for number, row in enumerate(rows)}
-    ends = ", ".join(f"{row.title} {row.runs[0].epochs[-1].test_loss:{numbers.LOSS}}" for row in rows)
+    ends = ", ".join(f"{row.title} {row.runs['run'].iloc[0].epochs[-1].test_loss:{numbers.LOSS}}" for row in rows)
     yield Chart(
         "loss",
         "Loss over epochs",

@@ -7,9 +7,8 @@ import altair as alt
 import pandas as pd
 
 from common.record.timeline import SHOWN_PHASES
-from comparison.measure.table import ABOUT_PHASES, Row
+from comparison.measure.row import ABOUT_PHASES, Row
 from comparison.numbers import COUNT, SECONDS, SHARE
-from comparison.run.store import Run
 from comparison.show.report.charts import INK, PAPER, Chart
 from comparison.show.report.looks import Looks, legend_height
 
@@ -29,13 +28,12 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
         return
     medians, dots, words = [], [], []
     for row in shown:
-        assert row.spread and row.images_per_second
         low, high = row.spread
         medians.append({"row": row.title, "value": row.images_per_second, "low": low, "high": high})
-        dots += [_dot(row, run, run.images_per_second) for run in row.runs if run.images_per_second]
+        dots += [_dot(row, run) for _, run in row.runs[row.runs["speed"].notna()].iterrows()]
         words.append(f"{row.title} {row.images_per_second:{COUNT}}")
     about = "A bar ends at the median of the rounds. A dot is a round"
-    about += ", a ring a disturbed one, which does not count" if shown[0].in_table.disturbed else ""
+    about += ", a ring a disturbed one, which does not count" if shown[0].in_table.num_disturbed else ""
     about += "; the line is the middle half of the rounds or, if there are few, lowest to highest."
     if len(dots) == len(shown):
         about, dots = "Training images per second, in each row's only run.", []
@@ -49,15 +47,15 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
     )
 
 
-def _dot(row: Row, run: Run, value: float | None) -> dict[str, Any]:
-    load = run.result.training_other_load if run.result else None
+def _dot(row: Row, run: pd.Series) -> dict[str, Any]:
+    load = run["training_other_load"]
     return {
         "row": row.title,
-        "value": value,
-        "round": run.record.round,
-        "seed": run.record.seed,
-        "load": "unknown" if load is None else f"{load:{SHARE}} of all cores",
-        "counts": "no: disturbed" if row.leaves_out(run) else "yes",
+        "value": run["speed"],
+        "round": run["round"],
+        "seed": run["seed"],
+        "load": "unknown" if pd.isna(load) else f"{load:{SHARE}} of all cores",
+        "counts": "no: disturbed" if run["left_out"] else "yes",
     }
 
 

@@ -50,7 +50,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
             "Images per second",
             numbers.COUNT,
             lambda row: row.row.images_per_second,
-            lambda row: row.row.spread or (None, None),
+            lambda row: row.row.spread,
             "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
         ),
         SweepChart(
