@@ -21,10 +21,11 @@ def find_cautions(
     tables: Sequence[Table], runs: pd.DataFrame, turns: pd.DataFrame, options: CompareConfig
 ) -> list[str]:
     """All warnings, in the order in which a reader should see them. `runs`: all, the earliest first."""
-    shown = runs[runs["table"] > 0]
+    succeeded = runs[runs["failure"].isna()]
+    shown = succeeded[succeeded["table"] > 0]
     warnings = [
         *_unproved(tables, options.verify != "never"),
-        *_code_and_machine(runs[runs["failure"].isna()]),
+        *_code_and_machine(succeeded),
         *_groups(runs),
         *_sessions(tables, shown),
         *_disturbed(shown, turns, options),
@@ -32,7 +33,7 @@ def find_cautions(
     for row in (row for table in tables for row in table.rows):
         who = f"{row.title}{variant_in_brackets(row.variant)}"
         warnings += [*_in_no_speed(row, who), *_short_of_cores(row, who)]
-    num_rounds = len(runs.loc[~runs["rate_search"], ["seed", "round"]].drop_duplicates())
+    num_rounds = len(runs.loc[runs["table"] > 0, ["seed", "round"]].drop_duplicates())
     if num_rounds == 1 and any(row.images_per_second for table in tables for row in table.rows):
         warnings.append(
             "one round only: speeds and ratios hold for these processes, others may differ by a few per cent;"
@@ -71,7 +72,7 @@ def _code_and_machine(runs: pd.DataFrame) -> Iterator[str]:
     codes = list(dict.fromkeys(result.code for result in results))
     if len(codes) > 1:
         yield f"the code changed between runs: commits {' and '.join(codes)}"
-    elif runs["code_sha256"].nunique() > 1:
+    elif len({result.code_sha256 for result in results}) > 1:
         yield f"the code changed between runs: uncommitted changes at commit {codes[0]}"
 
 

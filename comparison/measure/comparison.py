@@ -10,10 +10,9 @@ from comparison.lockstep import different_settings
 from comparison.measure.cautions import find_cautions
 from comparison.measure.columns import columns_of
 from comparison.measure.frames import (
-    OF_A_RUN,
-    OF_A_TURN,
-    WHICH_RUN,
     epochs_frame,
+    lines_of_runs,
+    lines_of_turns,
     make_frame,
     runs_frame,
     steps_frame,
@@ -60,12 +59,13 @@ class Comparison:
         others = [run for run in ended if run.record.rate_search]
         numbers, apart = _number_tables(ended, of_tables)
         keep = options.disturbed == "keep"
-        self._runs = runs_frame(folder, [*of_tables, *others], [*numbers, *[0] * len(others)], keep)
-        self._turns = turns_frame(self._by_start, keep)
-        self.tables = make_tables(folder, options, self._runs, self._turns)
+        lines = lines_of_runs(folder, [*of_tables, *others], [*numbers, *[0] * len(others)], keep)
+        turns = lines_of_turns(lines, keep)
+        self.tables = make_tables(folder, options, lines, turns)
+        self._lines = lines.sort_values("started", kind="stable", ignore_index=True)
         for table in self.tables:
             table.apart = apart.get(table.number)
-        cautions = find_cautions(self.tables, self._by_start, self._turns, options)
+        cautions = find_cautions(self.tables, self._lines, turns, options)
         self.warnings = [*request.warnings, *cautions]
 
     @property
@@ -79,34 +79,30 @@ class Comparison:
         return not self.missing and not apart and all(row.status == "ok" for row in self.all_rows)
 
     @cached_property
-    def _by_start(self) -> pd.DataFrame:
-        return self._runs.sort_values("started", kind="stable", ignore_index=True)
-
-    @property
     def runs(self) -> pd.DataFrame:
         """A line for each run, the earliest first, as in `runs.csv`; `run_dir` is its folder, relative to `folder`."""
-        return self._by_start[[*OF_A_RUN]]
+        return runs_frame(self._lines)
 
     @property
-    def ended_in_tables(self) -> list[tuple[int, Run]]:
-        """All runs, the earliest first, each with the number of its table; 0 if it is in no table."""
-        return list(zip(self._by_start["table"].tolist(), self._by_start["run"], strict=True))
+    def by_start(self) -> list[Run]:
+        """The runs of the lines of `runs`."""
+        return [*self._lines["run"]]
 
-    @property
+    @cached_property
     def epochs(self) -> pd.DataFrame:
         """A line for each evaluation of each run that has succeeded; `run_dir` names the run."""
-        return epochs_frame(self._by_start)
+        return epochs_frame(self._lines)
 
-    @property
+    @cached_property
     def turns(self) -> pd.DataFrame:
         """A line for each turn of each run that has succeeded, see `common.record.results.TurnLine`; `run_dir` names
         the run. The runs of a round that have the same cycle trained within the same seconds."""
-        return self._turns[[*WHICH_RUN, *OF_A_TURN]]
+        return turns_frame(self._lines)
 
-    @property
+    @cached_property
     def steps(self) -> pd.DataFrame:
         """A line for each training step of each run that has succeeded; `run_dir` names the run."""
-        return steps_frame(self._by_start)
+        return steps_frame(self._lines)
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -183,8 +179,8 @@ def _is_narrow(options: CompareConfig, runs: Sequence[Run]) -> bool:
     names = [contender.name for contender in contenders(options)]
     in_order = sorted(runs, key=lambda run: names.index(run.record.name))
     keep = options.disturbed == "keep"
-    frame = runs_frame(Path("/"), in_order, [1] * len(runs), keep)
-    (table,) = make_tables(Path("/"), options, frame, turns_frame(frame, keep))
+    lines = lines_of_runs(Path("/"), in_order, [1] * len(runs), keep)
+    (table,) = make_tables(Path("/"), options, lines, lines_of_turns(lines, keep))
     first, *others = table.rows
     ratios = [speed_ratio(first, other)[0] for other in others if len(other.runs)]
     return len(first.runs) > 0 and all(ratio is not None and ratio.is_within(share) for ratio in ratios)
@@ -197,7 +193,7 @@ def make_tables(folder: Path, options: CompareConfig, runs: pd.DataFrame, turns:
     """The tables of the runs that are shown in one, with their rows in the order of the runs."""
     of_row = dict(iter(turns.groupby(["table", "name"])))
     tables = []
-    for number, of_table in runs[runs["shown_in"] > 0].groupby("shown_in"):
+    for number, of_table in runs[runs["table"] > 0].groupby("table"):
         table = Table(number, of_table["run"].iloc[0].record.variant, folder, options)
         for name, lines in of_table.groupby("name", sort=False):
             has_failed = lines["failure"].notna()

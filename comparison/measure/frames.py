@@ -3,7 +3,8 @@
 A column has the type of the field that it comes from, even if all its values are missing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -16,6 +17,7 @@ from common.record.timeline import PHASES
 from common.spec.options import TRAINED, TrainConfig, options_of_kind
 from comparison.measure.rounds import is_round_disturbed
 from comparison.plan.jobs import variant_name
+from comparison.run.load_meter import quiet
 from comparison.run.program import Record
 from comparison.run.store import Run
 
@@ -27,8 +29,8 @@ ROUND = ["seed", "round", "session", "group"]
 
 
 def _fields(schema: type[BaseModel], names: Collection[str] | None = None) -> dict[str, Any]:
-    """Name -> type, in the order of the schema: the fields in `names`, or else all but the schema's version."""
-    chosen = schema.model_fields.keys() - {"schema_version"} if names is None else names
+    """Name -> type, in the order of the schema: the fields in `names`, or else all but its version and kind."""
+    chosen = schema.model_fields.keys() - {"schema_version", "kind"} if names is None else names
     return {name: field.annotation for name, field in schema.model_fields.items() if name in chosen}
 
 
@@ -51,112 +53,113 @@ OF_A_RUN |= {
     name: kind for name, kind in _fields(RunResult).items() if _leaves(kind) <= DTYPES.keys() and name not in OF_A_RUN
 }
 OF_A_RUN |= {f"{phase}_seconds": float for phase in PHASES}
-OF_AN_EPOCH = _fields(EpochLine, EpochLine.model_fields.keys() - {"kind"})
-OF_A_TURN = _fields(TurnLine, TurnLine.model_fields.keys() - {"kind"}) | {"images_per_second": float}
 
 
-def runs_frame(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep_disturbed: bool) -> pd.DataFrame:
-    """A line for each run, with the columns of OF_A_RUN and with those that rows of tables are computed from.
+# What rows are computed from, of a run's record and of its result.
+OF_THE_RECORD = (*ROUND, "failure", "started", "throttled")
+OF_THE_RESULT = (
+    *("test_accuracy", "test_loss", "skipped_steps", "resumed_from", "warmup_steps", "startup_seconds"),
+    *("peak_memory_bytes", "device_peak_memory_bytes", "cpu_utilisation", "gpu_utilisation"),
+    *("training_other_load", "joules_per_image"),
+)
 
-    Args:
-      folder: the comparison's folder.
-      tables: the table in which each run is shown; 0 for none.
-      keep_disturbed: whether rounds and turns that other programs have disturbed count like all others.
 
-    These columns are:
-      run: the `Run`.
-      name, title: of its row.
-      shown_in: the number of its table, also if it failed; `table` is then 0.
-      speed: images per second in usual turns.
-      train_seconds, eval_seconds: of all epochs.
-      loop_seconds: of training and evaluation.
-      untimed_steps: the number of steps before the clock starts.
-      whole: whether its times are those of a whole training.
-      disturbed: whether other programs may have slowed its training down.
-      left_out: whether its times do not count, since a run of its round was disturbed.
-      measured: whether its times count.
+def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep_disturbed: bool) -> pd.DataFrame:
+    """A line for each run, with what rows are computed from: OF_THE_RECORD, OF_THE_RESULT, and
+
+    run (the `Run`), run_dir (relative to `folder`, which is the comparison's), name and title (of its row), variant;
+    table: the number of the table in which the run is shown; 0 for none;
+    speed: images per second in usual turns; loop_seconds: of training and evaluation;
+    whole: whether its times are those of a whole training;
+    disturbed: whether other programs may have slowed its training down;
+    left_out: whether its times do not count, since a run of its round was disturbed, unless these are kept.
     """
-    frame = make_frame((_line_of(folder, run, number) for run, number in zip(runs, tables, strict=True)), OF_A_RUN)
-    more: dict[str, Sequence[Any]] = {
-        "run": runs,
-        "name": [run.record.name for run in runs],
-        "title": [run.record.title for run in runs],
-        "shown_in": tables,
-        "speed": [run.images_per_second for run in runs],
-        "train_seconds": [sum(run.result.epoch_train_seconds) if run.result else None for run in runs],
-        "eval_seconds": [sum(run.result.eval_seconds) if run.result else None for run in runs],
-        "loop_seconds": [run.loop_seconds for run in runs],
-        "untimed_steps": [run.result.warmup_steps if run.result else None for run in runs],
-        "whole": [run.is_measured for run in runs],
-        "disturbed": [is_round_disturbed(run) for run in runs],
-    }
-    frame = pd.concat([frame, pd.DataFrame(more, index=frame.index)], axis=1)
-    numbers = ("speed", "train_seconds", "eval_seconds", "untimed_steps")
-    frame = frame.astype(dict.fromkeys(numbers, float) | {"whole": bool, "disturbed": bool})
-    of_round = frame.groupby(["shown_in", "seed", "round"])["disturbed"].transform("any")
-    return frame.assign(left_out=of_round & (not keep_disturbed)).assign(
-        measured=lambda frame: frame["whole"] & ~frame["left_out"]
+    frame = pd.DataFrame(
+        {
+            "run": runs,
+            "run_dir": [run.shown_dir(folder) for run in runs],
+            "name": [run.record.name for run in runs],
+            "title": [run.record.title for run in runs],
+            "variant": [variant_name(run.record.variant) for run in runs],
+            "table": tables,
+            **{name: [getattr(run.record, name) for run in runs] for name in OF_THE_RECORD},
+            **{name: [getattr(run.result, name, None) for run in runs] for name in OF_THE_RESULT},
+            "speed": [run.images_per_second for run in runs],
+            "loop_seconds": [run.loop_seconds for run in runs],
+            "whole": [run.is_measured for run in runs],
+            "disturbed": [is_round_disturbed(run) for run in runs],
+        }
+    ).astype({"speed": float, "throttled": float, "skipped_steps": float})
+    of_round = frame.groupby(["table", "seed", "round"])["disturbed"].transform("any")
+    return frame.assign(left_out=of_round & (not keep_disturbed))
+
+
+def lines_of_turns(runs: pd.DataFrame, keep_disturbed: bool) -> pd.DataFrame:
+    """A line for each turn, with what ratios are computed from. `runs`: see `lines_of_runs`.
+
+    `epochs_begun` is the number of epochs whose first step is in the turn. `counts` says whether the turn counts: neither
+    it nor its round was disturbed.
+    """
+    turns = [(run, turn) for run in runs["run"] for turn in run.turns]
+    columns = ["run_dir", "name", "table", *ROUND, "whole", "left_out"]
+    frame = runs.loc[runs.index.repeat([len(run.turns) for run in runs["run"]]), columns].reset_index(drop=True)
+    for name in ("cycle", "images", "seconds", "ended", "other_load", "images_per_second"):
+        frame[name] = pd.Series([getattr(turn, name) for _, turn in turns], dtype=float)
+    frame["epochs_begun"] = [turn.epochs_begun(run.result.plan.steps_per_epoch) for run, turn in turns]
+    frame["quiet"] = pd.Series([bool(quiet([turn])) for _, turn in turns], dtype=bool)
+    frame["counts"] = ~frame["left_out"] & (frame["quiet"] | keep_disturbed)
+    return frame
+
+
+# --- For files and notebooks. `lines`: see `lines_of_runs` ---
+
+
+def runs_frame(lines: pd.DataFrame) -> pd.DataFrame:
+    """A line for each run."""
+    cells = []
+    for run, run_dir, table in zip(lines["run"], lines["run_dir"], lines["table"], strict=True):
+        known: dict[str, Any] = {"table": 0}
+        if run.result:
+            phases = {f"{phase}_seconds": seconds for phase, seconds in run.result.phase_seconds.items()}
+            known = {**dict(run.result), **dict(run.result.config), **phases, "table": table}
+        cells.append({**known, **dict(run.record), "run_dir": run_dir})
+    return make_frame(cells, OF_A_RUN)
+
+
+def epochs_frame(lines: pd.DataFrame) -> pd.DataFrame:
+    """A line for each evaluation of each run that has succeeded."""
+    return _lines_frame(lines, _fields(EpochLine), lambda run: [dict(line) for line in run.epochs])
+
+
+def turns_frame(lines: pd.DataFrame) -> pd.DataFrame:
+    """A line for each turn of each run that has succeeded: the samples that ratios are from."""
+    columns = {**_fields(TurnLine), "images_per_second": float}
+    return _lines_frame(
+        lines, columns, lambda run: [dict(turn) | {"images_per_second": turn.images_per_second} for turn in run.turns]
     )
 
 
-def _line_of(folder: Path, run: Run, table: int) -> dict[str, Any]:
-    line: dict[str, Any] = {}
-    if run.result:
-        phases = {f"{phase}_seconds": seconds for phase, seconds in run.result.phase_seconds.items()}
-        line = {**dict(run.result), **dict(run.result.config), **phases}
-    else:
-        table = 0
-    return {**line, **dict(run.record), "run_dir": run.shown_dir(folder), "table": table}
-
-
-def epochs_frame(runs: pd.DataFrame) -> pd.DataFrame:
-    """A line for each evaluation of each run that has succeeded."""
-    return _lines_frame(runs, OF_AN_EPOCH, lambda run: run.epochs)
-
-
-def turns_frame(runs: pd.DataFrame, keep_disturbed: bool) -> pd.DataFrame:
-    """A line for each turn of each run that has succeeded: the samples that ratios are from.
-
-    `epochs_begun` is the number of epochs whose first step is in the turn, and `counts` says whether the turn counts:
-    neither it nor its round was disturbed.
-    """
-    frame = _lines_frame(runs, OF_A_TURN, lambda run: run.turns)
-    begun = [
-        turn.epochs_begun(run.result.plan.steps_per_epoch) for run in runs["run"] if run.result for turn in run.turns
-    ]
-    quiet = [turn.cycle in cycles for run in runs["run"] for cycles in [_quiet_cycles(run)] for turn in run.turns]
-    frame = frame.assign(epochs_begun=begun, quiet=pd.array(quiet, dtype=bool))
-    frame = frame.merge(runs[["run_dir", "name", "session", "group", "whole", "left_out"]], on="run_dir", how="left")
-    return frame.assign(counts=~frame["left_out"].astype(bool) & (frame["quiet"] | keep_disturbed))
-
-
-def _quiet_cycles(run: Run) -> set[int]:
-    return {turn.cycle for turn in run.quiet_turns}
-
-
-def steps_frame(runs: pd.DataFrame) -> pd.DataFrame:
+def steps_frame(lines: pd.DataFrame) -> pd.DataFrame:
     """A line for each training step of each run that has succeeded."""
 
     def steps(run: Run) -> list[dict[str, Any]]:
         epoch_of = run.result.plan.epoch_of if run.result else int
         return [{"epoch": epoch_of(step), "step": step, "loss": loss} for step, loss in enumerate(run.losses, 1)]
 
-    return _lines_frame(runs, {"epoch": int, "step": int, "loss": float}, steps)
+    return _lines_frame(lines, {"epoch": int, "step": int, "loss": float}, steps)
 
 
 def _lines_frame(
-    runs: pd.DataFrame, columns: Mapping[str, Any], lines: Callable[[Run], Sequence[BaseModel | dict[str, Any]]]
+    lines: pd.DataFrame, columns: dict[str, Any], parts: Callable[[Run], list[dict[str, Any]]]
 ) -> pd.DataFrame:
-    """A line for each of a run's `lines`, with the columns WHICH_RUN and `columns`, which are name -> type."""
-    of_run = [
-        [line if isinstance(line, dict) else {name: getattr(line, name) for name in columns} for line in lines(run)]
-        for run in runs["run"]
-    ]
-    which = runs.loc[runs.index.repeat([*map(len, of_run)]), WHICH_RUN].reset_index(drop=True)
-    return pd.concat([which, make_frame((line for lines in of_run for line in lines), columns)], axis=1)
+    """A line for each of a run's `parts`, with the columns WHICH_RUN and `columns`, which are name -> type."""
+    of_run = [parts(run) for run in lines["run"]]
+    which = runs_frame(lines)[WHICH_RUN]
+    which = which.loc[which.index.repeat([*map(len, of_run)])].reset_index(drop=True)
+    return pd.concat([which, make_frame(itertools.chain(*of_run), columns)], axis=1)
 
 
-def make_frame(lines: Iterable[dict[str, Any]], columns: Mapping[str, Any]) -> pd.DataFrame:
+def make_frame(lines: Iterable[dict[str, Any]], columns: dict[str, Any]) -> pd.DataFrame:
     """The DataFrame of `lines` with the columns that `columns` names, each with its type."""
     cells = [[_as_cell(line.get(name)) for name in columns] for line in lines]
     return pd.DataFrame(cells, columns=list(columns), dtype=object).astype(

@@ -1,8 +1,8 @@
 """`Row`: the columns of tables. Each is written once, as a method."""
 
 import statistics
+from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
 
 import pandas as pd
 
@@ -51,13 +51,14 @@ ABOUT_PHASES: dict[Phase, str] = {
 }
 
 
-def _median(values: pd.Series) -> float | None:
+def _median(values: Iterable[float | None]) -> float | None:
     """The median; None if any value is not known: a median of the others would be over other runs."""
-    return float(statistics.median(values)) if len(values) and values.notna().all() else None
+    known = [*values]
+    return statistics.median(known) if known and not any(map(pd.isna, known)) else None
 
 
-def _largest(values: pd.Series) -> Any:
-    return max(values.dropna().tolist(), default=None)
+def _largest(values: pd.Series) -> int | None:
+    return int(values.max()) if values.notna().any() else None
 
 
 def _phase_column(phase: Phase) -> Column[float | None]:
@@ -90,6 +91,10 @@ class Row(ProvedRow):
     def _accuracy(self) -> Interval | None:
         means = self.runs.groupby("seed")["test_accuracy"].mean()
         return mean_interval(means) if len(means) else None
+
+    def sums(self, name: str) -> list[float]:
+        """For each measured run, the sum of a list in its result."""
+        return [sum(getattr(run.result, name)) for run in self.measured["run"]]
 
     @cached_property
     def speeds(self) -> pd.Series:
@@ -323,8 +328,8 @@ class Row(ProvedRow):
         """From the command to the end of the first step: median over runs."""
         return _median(self.measured["startup_seconds"])
 
-    train_seconds = number("Of training: median over runs.", lambda row: _median(row.measured["train_seconds"]))
-    eval_seconds = number("Of evaluation: median over runs.", lambda row: _median(row.measured["eval_seconds"]))
+    train_seconds = number("Of training: median over runs.", lambda row: _median(row.sums("epoch_train_seconds")))
+    eval_seconds = number("Of evaluation: median over runs.", lambda row: _median(row.sums("eval_seconds")))
 
     @column("wall\ns", TIMES, form=seconds)
     def wall_seconds(self) -> float | None:

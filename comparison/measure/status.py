@@ -80,8 +80,8 @@ class ProvedRow(RunsOfRow):
         Replicas with different weights are wrong, too, with or without audits.
         """
         if not self.wrong_audits:
-            parted = self.runs[self.runs["replicas_differ"].notna()].itertuples()
-            return next((f"seed {run.seed}, round {run.round}, {run.replicas_differ}" for run in parted), None)
+            runs = ((run.record, run.result.replicas_differ) for run in self.runs["run"])
+            return next((f"seed {of.seed}, round {of.round}, {parted}" for of, parted in runs if parted), None)
         (where, audit), *others = self.wrong_audits
         return f"{where}, {audit.what}: {audit.note}{f' (and {len(others)} more audits)' if others else ''}"
 
@@ -123,10 +123,11 @@ class ProvedRow(RunsOfRow):
         status = proved or status
         notes += [*proof_notes, *self._no_common_clock(reference)]
         if skipped := self.runs["skipped_steps"].fillna(0).max():
-            notes.append(f"loss scaling skipped {skipped} of {self.first.num_steps} steps")
+            notes.append(f"loss scaling skipped {skipped:.0f} of {self.first.num_steps} steps")
         if gone_on := self.runs["resumed_from"].notna().sum():
             notes.append(f"{gone_on} of {len(self.runs)} runs continued from a checkpoint; their times are left out")
-        return status, [*notes, *self.runs["processor_note"].dropna().unique()]
+        notes += dict.fromkeys(result.processor_note for result in self.results if result.processor_note)
+        return status, notes
 
     def _proved(self, reference: "ProvedRow") -> tuple[Status | None, list[str]]:
         """The status that proofs and audits give a row, and their notes; no status if nothing is wrong."""

@@ -67,8 +67,8 @@ class RunsOfRow:
     """The runs of one implementation in one mode in a table.
 
     Attributes:
-      runs, failed: the lines of those that have succeeded, and of those that have failed, see `runs_frame`.
-      turns: the lines of its turns, see `turns_frame`.
+      runs, failed: the lines of those that have succeeded, and of those that have failed, see `lines_of_runs`.
+      turns: the lines of its turns, see `lines_of_turns`.
     """
 
     in_table: Table
@@ -107,7 +107,7 @@ class RunsOfRow:
     @cached_property
     def measured(self) -> pd.DataFrame:
         """The runs whose times count: of a whole training, in a round that is not left out."""
-        return self.runs[self.runs["measured"]]
+        return self.runs[self.runs["whole"] & ~self.runs["left_out"]]
 
     @cached_property
     def typical_run(self) -> Run:
@@ -171,8 +171,8 @@ def paired_turns(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
     """
     # Programs of different variants were not alive together: the turns of their runs are no pairs.
     if row.in_table.variant != reference.in_table.variant or not len(row.turns) or not len(reference.turns):
-        return pd.DataFrame()
-    turns, others = (of_row.turns[of_row.turns["whole"].astype(bool)] for of_row in (row, reference))
+        return row.turns.iloc[:0].assign(ratio=0.0)
+    turns, others = (of_row.turns[of_row.turns["whole"]] for of_row in (row, reference))
     of_other = others[[*ROUND, "cycle", "images_per_second", "epochs_begun", "counts"]]
     pairs = turns.merge(of_other, on=[*ROUND, "cycle"], suffixes=("", "_of_reference"))
     pairs["ratio"] = pairs["images_per_second"] / pairs["images_per_second_of_reference"]
@@ -193,20 +193,16 @@ def paired_runs(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
     rounds in order: the first with the first, and so on. In one variant, runs with different numbers of steps before
     the clock starts are no pair.
     """
-    columns = [*ROUND, "started", "speed", "untimed_steps"]
-    runs, others = (of.runs.loc[of.runs["measured"] & of.runs["speed"].notna(), columns] for of in (row, reference))
-    if row.in_table.variant == reference.in_table.variant:
-        keys = [*ROUND, "untimed_steps"]
-    else:
-        runs, others = (
-            frame.assign(number=frame.sort_values(ROUND).groupby("seed").cumcount()) for frame in (runs, others)
-        )
+    runs, others = (of_row.measured[of_row.measured["speed"].notna()] for of_row in (row, reference))
+    keys = [*ROUND, "warmup_steps"]
+    if row.in_table.variant != reference.in_table.variant:
+        runs, others = (of.assign(number=of.sort_values(ROUND).groupby("seed").cumcount()) for of in (runs, others))
         keys = ["seed", "number"]
+    runs = runs[[*dict.fromkeys([*keys, "round", "started", "speed"])]]
     pairs = runs.merge(others[[*keys, "speed"]], on=keys, suffixes=("", "_of_reference"))
     return pairs.sort_values(["round", "started"], kind="stable")
 
 
 def num_pairs(reference: RunsOfRow, row: RunsOfRow) -> int:
     """The number of pairs of turns that the ratio of two rows is from; 0 without turns."""
-    turns = paired_turns(reference, row)
-    return int(turns["counts"].sum()) if len(turns) else 0
+    return int(paired_turns(reference, row)["counts"].sum())

@@ -88,8 +88,8 @@ def _results(comparison: Comparison) -> Results:
             for row in comparison.all_rows
         ],
         runs=[
-            RunSample(table=table, run_dir=run.shown_dir(comparison.folder), record=run.record, result=run.result)
-            for table, run in comparison.ended_in_tables
+            RunSample(table=table, run_dir=run_dir, record=run.record, result=run.result)
+            for table, run_dir, run in zip(comparison.runs["table"], comparison.runs["run_dir"], comparison.by_start)
         ],
     )
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from comparison.measure.frames import ROUND
 from comparison.measure.row import Row
-from comparison.measure.table import paired_turns
+from comparison.measure.table import num_pairs, paired_turns
 from comparison.numbers import COUNT, RATIO, SHARE, between
 from comparison.show.report.charts import INK, Chart, switch
 from comparison.show.report.looks import Looks
@@ -27,13 +27,13 @@ CROSS = "M-1,-1L1,1M1,-1L-1,1"  # the shape of the mark of a turn that is left o
 
 def turns(rows: Sequence[Row]) -> Iterator[Chart]:
     """The chart of a table whose runs have turns; the ratios only if a row has one."""
-    every_turn = pd.concat([row.turns[row.turns["whole"].astype(bool)].assign(row=row.title) for row in rows])
+    every_turn = pd.concat([row.turns[row.turns["whole"]].assign(row=row.title) for row in rows])
     if every_turn.empty:
         return
     rounds = _rounds(every_turn)
     every = math.ceil(every_turn.groupby("row").size().max() / MAX_TURNS)
     speeds = _marks_of(every_turn, rounds, every, "images_per_second")
-    compared = [row for row in rows[1:] if row.ratio_low is not None]
+    compared = [row for row in rows[1:] if row.ratio_low is not None and num_pairs(rows[0], row)]
     looks, chosen = replace(looks_of_rows(rows), points=True), switch()
     axis = alt.X("x:Q", title="Seconds, without the time between rounds")
     axis = axis.scale(domain=[0, rounds["end"].iloc[-1]], nice=False).axis(grid=False, tickCount=6)
