@@ -182,7 +182,7 @@ def _is_narrow(options: CompareConfig, runs: Sequence[Run]) -> bool:
     lines = lines_of_runs(Path("/"), in_order, [1] * len(runs), keep)
     (table,) = make_tables(Path("/"), options, lines, lines_of_turns(lines, keep))
     first, *others = table.rows
-    ratios = [speed_ratio(first, other)[0] for other in others if len(other.runs)]
+    ratios = [speed_ratio(first, other) for other in others if len(other.runs)]
     return len(first.runs) > 0 and all(ratio is not None and ratio.is_within(share) for ratio in ratios)
 
 

@@ -97,8 +97,8 @@ def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep
 def lines_of_turns(runs: pd.DataFrame, keep_disturbed: bool) -> pd.DataFrame:
     """A line for each turn, with what ratios are computed from. `runs`: see `lines_of_runs`.
 
-    `epochs_begun` is the number of epochs whose first step is in the turn. `counts` says whether the turn counts: neither
-    it nor its round was disturbed.
+    `epochs_begun` is the number of epochs whose first step is in the turn. `counts` says whether the turn counts:
+    neither it nor its round was disturbed.
     """
     turns = [(run, turn) for run in runs["run"] for turn in run.turns]
     columns = ["run_dir", "name", "table", *ROUND, "whole", "left_out"]

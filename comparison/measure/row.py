@@ -110,16 +110,11 @@ class Row(ProvedRow):
         return low, high
 
     @cached_property
-    def _ratio_and_rounds(self) -> tuple[Ratio | None, int]:
-        """The ratio to the first row, and the number of rounds that it is from; no ratio for the first row itself."""
-        reference = self.in_table.reference
-        if self.has_no_ratio or reference is None:
-            return None, 0
-        return (None, len(self.speeds)) if self.is_reference else speed_ratio(reference, self)
-
-    @property
     def _ratio(self) -> Ratio | None:
-        return self._ratio_and_rounds[0]
+        """The ratio to the first row; None for the first row itself."""
+        if self.is_reference or not len(self.runs) or self.has_no_ratio:
+            return None
+        return speed_ratio(self.in_table.reference, self)
 
     @cached_property
     def _shares_of_fastest(self) -> dict[str, float]:
@@ -132,8 +127,8 @@ class Row(ProvedRow):
         if self is not first or not measured:
             return {} if self is first else first._shares_of_fastest
         fastest = max(measured, key=lambda row: row.ratio)
-        ratios = {row.name: speed_ratio(fastest, row)[0] for row in measured if row is not fastest}
-        slower = {name: ratio.estimate for name, ratio in ratios.items() if ratio and ratio.verdict == "slower"}
+        ratios = {row.name: speed_ratio(fastest, row) for row in measured if row is not fastest}
+        slower = {name: of.estimate or 0.0 for name, of in ratios.items() if of and of.verdict == "slower"}
         return {fastest.name: 1.0, **slower} if slower else {}
 
     @cached_property
@@ -262,10 +257,13 @@ class Row(ProvedRow):
     images_per_second_max = number("Highest value of the same runs.", lambda row: max(row.speeds, default=None))
 
     @property
-    def spread(self) -> tuple[float | None, float | None]:
-        """The range of images per second: the quartiles or, with fewer than four runs, the lowest and the highest."""
-        low, high = self._quartiles
-        return (self.images_per_second_min, self.images_per_second_max) if low is None else (low, high)
+    def spread_low(self) -> float | None:
+        """The lower end of the middle half of the speeds or, with fewer than four runs, the lowest."""
+        return self.images_per_second_q1 or self.images_per_second_min
+
+    @property
+    def spread_high(self) -> float | None:
+        return self.images_per_second_q3 or self.images_per_second_max
 
     @shown("of the\nfastest", DECISION, form=SHARE, best="fastest")
     def share_of_fastest(self) -> float | None:
@@ -274,10 +272,16 @@ class Row(ProvedRow):
 
     @shown("images/s\nspread", MAIN, SWEEP_SPEED)
     def shown_spread(self) -> str:
-        low, high = self.spread
+        low, high = self.spread_low, self.spread_high
         return span(low, high, short_rate) if low != high else ""
 
-    num_rounds = count("Number of rounds that the ratio is from.", lambda row: row._ratio_and_rounds[1])
+    @column()
+    def num_rounds(self) -> int:
+        """Number of rounds that the ratio is from."""
+        if self._ratio:
+            return self._ratio.rounds
+        return len(self.speeds) if self.is_reference and not self.has_no_ratio else 0
+
     num_disturbed = count("Number of disturbed rounds.", lambda row: row.in_table.num_disturbed if len(row.runs) else 0)
     num_turns = count(
         "Number of turns that count: those in which no other program kept the machine busy.",

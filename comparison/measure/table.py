@@ -148,8 +148,8 @@ class RunsOfRow:
 # --- Ratios of speeds ---
 
 
-def speed_ratio(reference: RunsOfRow, row: RunsOfRow) -> tuple[Ratio | None, int]:
-    """How many times as fast a row is as the reference, and the number of rounds that this is from.
+def speed_ratio(reference: RunsOfRow, row: RunsOfRow) -> Ratio | None:
+    """How many times as fast a row is as the reference.
 
     None if no round has both, or if other programs have disturbed all rounds.
     """
@@ -159,9 +159,9 @@ def speed_ratio(reference: RunsOfRow, row: RunsOfRow) -> tuple[Ratio | None, int
             list(zip(pairs[starts].itertuples(index=False), np.log(pairs["ratio"]), strict=True))
             for _, pairs in turns[turns["counts"]].groupby(ROUND)
         ]
-        return (ratio_of_turns(rounds), len(rounds)) if rounds else (None, 0)
+        return ratio_of_turns(rounds) if rounds else None
     pairs = paired_runs(reference, row)
-    return (paired_ratio(pairs["speed"], pairs["speed_of_reference"]), len(pairs)) if len(pairs) else (None, 0)
+    return paired_ratio(pairs["speed"].tolist(), pairs["speed_of_reference"].tolist()) if len(pairs) else None
 
 
 def paired_turns(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:

@@ -88,8 +88,8 @@ def _results(comparison: Comparison) -> Results:
             for row in comparison.all_rows
         ],
         runs=[
-            RunSample(table=table, run_dir=run_dir, record=run.record, result=run.result)
-            for table, run_dir, run in zip(comparison.runs["table"], comparison.runs["run_dir"], comparison.by_start)
+            RunSample(table=table, run_dir=run.shown_dir(comparison.folder), record=run.record, result=run.result)
+            for table, run in zip(comparison.runs["table"], comparison.by_start, strict=True)
         ],
     )
 
@@ -108,7 +108,7 @@ MARKDOWN = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
 
 def to_markdown(comparison: Comparison) -> str:
     lines = [*_fenced(comparison.request.commands[-1:]), ""]
-    study = make_sweep_study(comparison)
+    study = make_sweep_study(comparison.tables)
     if study:
         for cells in study_tables(study):
             lines += [*markdown_grid(cells), ""]

@@ -218,10 +218,10 @@ def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
         return
     first, *others = sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
     if other := next((row for row in others if row.implementation != first.implementation), None):
-        ratio, num_rounds = speed_ratio(other, first)
+        ratio = speed_ratio(other, first)
         if ratio:
             title = f"{first.title}, the fastest row," if ratio.verdict == "faster" else first.title
-            yield f"{_times(title, other.title, ratio, num_rounds)}, the fastest of the other frameworks"
+            yield f"{_times(title, other.title, ratio)}, the fastest of the other frameworks"
 
 
 def _fastest(rows: Sequence[Row]) -> Iterator[str]:
@@ -230,30 +230,30 @@ def _fastest(rows: Sequence[Row]) -> Iterator[str]:
         return
     first, *others = sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
     for other in others:
-        ratio, num_rounds = speed_ratio(other, first)
+        ratio = speed_ratio(other, first)
         if ratio:
-            yield _times(first.title, other.title, ratio, num_rounds)
+            yield _times(first.title, other.title, ratio)
 
 
 def _gain(row: Row, other: Row) -> str | None:
     """What the next mode gains, of runs of the same implementation in the same rounds; None if not known."""
     if row.implementation != other.implementation or MODES.index(other.mode) != MODES.index(row.mode) + 1:
         return None
-    ratio, num_rounds = speed_ratio(row, other)
+    ratio = speed_ratio(row, other)
     if not ratio:
         return None
-    gain = _times(other.title, row.title, ratio, num_rounds)
+    gain = _times(other.title, row.title, ratio)
     extra = IMPLEMENTATIONS[row.implementation].tutorial if row.implementation in IMPLEMENTATIONS else ""
     if row.mode == "tutorial" and extra and ratio.estimate and ratio.verdict == "faster":
         gain += f": {1 - 1 / ratio.estimate:.0%} of the tutorial's time goes into {extra}"
     return gain
 
 
-def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
+def _times(name: str, other: str, ratio: Ratio) -> str:
     """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
     if ratio.estimate is None:
         times = least_most(ratio.least, ratio.most)
-        rounds = f"{num_rounds} round{'s' if num_rounds > 1 else ''}"
+        rounds = f"{ratio.rounds} round{'s' if ratio.rounds > 1 else ''}"
         return f"{name} trained {times} times as fast as {other} in {rounds}, too few to be sure"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
@@ -275,9 +275,7 @@ def study_conclusions(study: Study) -> list[str]:
         members = [row for row in study.rows if row.series == series and row.row.images_per_second]
         if study.kind == "devices":
             lines += [
-                _scaled(study, member)
-                for member in members[-1:]
-                if member.speed_up and member.ideal and member.ideal > 1
+                _scaled(study, member) for member in members[-1:] if member.ratio and member.ideal and member.ideal > 1
             ]
         elif len(members) > 1:
             lines.append(f"{series}: {_extremes(study.option, members)}")
@@ -293,15 +291,15 @@ def study_conclusions(study: Study) -> list[str]:
 
 def _scaled(study: Study, study_row: SweepRow) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    assert study_row.speed_up
+    assert study_row.ratio
     efficiency = least_most(study_row.efficiencies[0], study_row.efficiencies[-1], SHARE)
-    if study_row.speed_up.estimate is None:
-        times = least_most(study_row.speed_up.least, study_row.speed_up.most)
+    if study_row.ratio.estimate is None:
+        times = least_most(study_row.ratio.least, study_row.ratio.most)
         interval = ", in too few rounds to be sure"
     else:
         times, ends = (
-            format(study_row.speed_up.estimate, RATIO),
-            between(study_row.speed_up.low, study_row.speed_up.high),
+            format(study_row.ratio.estimate, RATIO),
+            between(study_row.ratio.low, study_row.ratio.high),
         )
         interval = f" ({ends})" if ends else ""
     where = f"on {study_row.x} nodes" if study.option == "num-nodes" else f"with {study_row.x} devices"

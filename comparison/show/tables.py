@@ -1,17 +1,17 @@
 """The tables of text, for the terminal, Markdown and the page: which columns they have, and what these mean."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from common.spec.options import ABOUT_MODES, Mode
 from comparison.lockstep import FIRST_STEPS
 from comparison.measure.columns import Column, columns_of
-from comparison.measure.row import DECISION, DETAILED, ROW_TABLES, SWEEP_SPEED, SWEEP_TABLES, Row
-from comparison.measure.sweep import Study, SweepRow
+from comparison.measure.row import DECISION, DETAILED, ROW_TABLES, SWEEP_TABLES, Row
+from comparison.measure.sweep import Study
 from comparison.measure.table import Table
+from comparison.numbers import SHARE, least_most, span
 
 ABOUT_MAIN = (
     "images/s: training images per second in usual turns, the median of the runs; spread: the middle"
@@ -63,16 +63,25 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
     rows, names = [row.row for row in study.rows], [f"{row.x} {row.series}" for row in study.rows]
     tables = [text_table(columns_of(Row, name), rows, names) for name in SWEEP_TABLES]
-    scaling = text_table(columns_of(SweepRow, SWEEP_SPEED), study.rows, names)
-    tables[0] = pd.concat([tables[0], scaling], axis=1)
+    scaling = {
+        "\nspeed-up": [row.ends and least_most(row.ends[0], row.ends[-1], to="-") for row in study.rows],
+        # With a space: the table has the interval of the ratio, too.
+        "95 %\ninterval ": [row.ratio and span(row.ratio.low, row.ratio.high) for row in study.rows],
+        "\nefficiency": [
+            shares and least_most(shares[0], shares[-1], SHARE, to="-")
+            for shares in (row.efficiencies for row in study.rows)
+        ],
+    }
+    for heading, texts in scaling.items():
+        if any(texts):
+            tables[0][heading] = [words or "" for words in texts]
     return [table for table in tables if not table.empty]
 
 
 # --- To decide by ---
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell of the table to decide by.
 
     Attributes:
@@ -86,8 +95,7 @@ class Cell:
     share: float | None
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The table to decide by: headings with their meanings, and for each row its title, cells, and whether it is ok."""
 
     headings: list[tuple[str, str]]

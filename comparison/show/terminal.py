@@ -24,7 +24,7 @@ from comparison.show.tables import about_main, row_tables, study_tables
 
 def print_tables(console: Console, comparison: Comparison) -> None:
     """Prints what was compared, the main tables and the remarks; of a sweep its own tables."""
-    study = make_sweep_study(comparison)
+    study = make_sweep_study(comparison.tables)
     if study:
         _print_study(console, comparison, study)
     else:
@@ -47,7 +47,7 @@ def print_tables(console: Console, comparison: Comparison) -> None:
 
 def print_conclusions(console: Console, comparison: Comparison) -> None:
     """Prints the conclusions; nothing if there is nothing to compare."""
-    study = make_sweep_study(comparison)
+    study = make_sweep_study(comparison.tables)
     lines = study_conclusions(study) if study else []
     for table in () if study else comparison.tables:
         lines += conclusions(table)

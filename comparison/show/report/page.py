@@ -105,7 +105,7 @@ def write_report(comparison: Comparison) -> None:
     for path in folder.iterdir():
         if FIGURE_FILES.fullmatch(path.name):  # its chart may no longer exist
             path.unlink()
-    study = make_sweep_study(comparison)
+    study = make_sweep_study(comparison.tables)
     study_grids = [_grid(cells, [row.row for row in study.rows]) for cells in study_tables(study)] if study else []
     study_figures = draw(study_charts(study), folder) if study else []
     charts = [
