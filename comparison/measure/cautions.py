@@ -105,7 +105,7 @@ def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame, options: CompareConfig) 
     if not disturbed and not disturbed_turns:
         return
     loads = runs["run"].map(_most_load)
-    worst = runs.loc[loads.idxmax()]
+    worst = runs.iloc[int(loads.argmax())]
     again = (rounds.index.get_level_values("round") > options.repeats).sum()
     if options.disturbed == "keep":
         follows = "they still count, because of --disturbed keep"

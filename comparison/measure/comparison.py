@@ -193,7 +193,8 @@ def make_tables(folder: Path, options: CompareConfig, runs: pd.DataFrame, turns:
     """The tables of the runs that are shown in one, with their rows in the order of the runs."""
     of_row = dict(iter(turns.groupby(["table", "name"])))
     tables = []
-    for number, of_table in runs[runs["table"] > 0].groupby("table"):
+    for number in runs.loc[runs["table"] > 0, "table"].unique().tolist():
+        of_table = runs[runs["table"] == number]
         table = Table(number, of_table["run"].iloc[0].record.variant, folder, options)
         for name, lines in of_table.groupby("name", sort=False):
             has_failed = lines["failure"].notna()

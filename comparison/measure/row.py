@@ -1,7 +1,8 @@
 """`Row`: the columns of tables. Each is written once, as a method."""
 
+import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import cached_property
 
 import pandas as pd
@@ -11,7 +12,7 @@ from common.resolve import describe_settings
 from common.spec.options import Mode
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.measure.accuracies import accuracies_differ_clearly
-from comparison.measure.columns import Column, column, count, number, shown
+from comparison.measure.columns import Column, column, number, shown
 from comparison.measure.lines_of_code import lines_of_training
 from comparison.measure.status import DIFFERENT, ProvedRow, Status
 from comparison.measure.table import speed_ratio
@@ -51,10 +52,10 @@ ABOUT_PHASES: dict[Phase, str] = {
 }
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def _median(values: Collection[float | None]) -> float | None:
     """The median; None if any value is not known: a median of the others would be over other runs."""
-    known = [*values]
-    return statistics.median(known) if known and not any(map(pd.isna, known)) else None
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return statistics.median(known) if known and len(known) == len(values) else None
 
 
 def _largest(values: pd.Series) -> int | None:
@@ -90,7 +91,7 @@ class Row(ProvedRow):
     @cached_property
     def _accuracy(self) -> Interval | None:
         means = self.runs.groupby("seed")["test_accuracy"].mean()
-        return mean_interval(means) if len(means) else None
+        return mean_interval(means.tolist()) if len(means) else None
 
     def sums(self, name: str) -> list[float]:
         """For each measured run, the sum of a list in its result."""
@@ -106,7 +107,7 @@ class Row(ProvedRow):
         """The lower and the upper quartile of the speeds; None with too few runs."""
         if len(self.speeds) < MIN_FOR_QUARTILES:
             return None, None
-        low, _, high = quartiles(self.speeds)
+        low, _, high = quartiles(self.speeds.tolist())
         return low, high
 
     @cached_property
@@ -199,28 +200,28 @@ class Row(ProvedRow):
         learn`."""
         return self.judgement[0]
 
-    num_runs = count("Number of runs that have succeeded.", lambda row: len(row.runs))
-    num_failed = count("Number of runs that have failed.", lambda row: len(row.failed))
+    num_runs = number("Number of runs that have succeeded.", lambda row: len(row.runs), int)
+    num_failed = number("Number of runs that have failed.", lambda row: len(row.failed), int)
 
     @column()
     def devices(self) -> int | None:
         """Number of replicas."""
-        return self.first and self.first.devices
+        return self.first.devices if self.first else None
 
     @column()
     def settings(self) -> str | None:
         """Precision, and whether compiled, as set by `--mode` or the options."""
-        return self.first and describe_settings(self.first.config)
+        return describe_settings(self.first.config) if self.first else None
 
     @column("learning\nrate", SWEEP_ACCURACY, form="g")
     def learning_rate(self) -> float | None:
         """The highest learning rate."""
-        return self.first and self.first.config.learning_rate
+        return self.first.config.learning_rate if self.first else None
 
     # --- Columns: accuracy ---
 
-    num_seeds = count(
-        "Number of seeds that accuracy and loss are averaged over.", lambda row: row.runs["seed"].nunique()
+    num_seeds = number(
+        "Number of seeds that accuracy and loss are averaged over.", lambda row: row.runs["seed"].nunique(), int
     )
 
     @column("test\naccuracy", MAIN, SWEEP_ACCURACY, DECISION, form=ACCURACY)
@@ -259,11 +260,11 @@ class Row(ProvedRow):
     @property
     def spread_low(self) -> float | None:
         """The lower end of the middle half of the speeds or, with fewer than four runs, the lowest."""
-        return self.images_per_second_q1 or self.images_per_second_min
+        return self._quartiles[0] or min(self.speeds, default=None)
 
     @property
     def spread_high(self) -> float | None:
-        return self.images_per_second_q3 or self.images_per_second_max
+        return self._quartiles[1] or max(self.speeds, default=None)
 
     @shown("of the\nfastest", DECISION, form=SHARE, best="fastest")
     def share_of_fastest(self) -> float | None:
@@ -282,18 +283,22 @@ class Row(ProvedRow):
             return self._ratio.rounds
         return len(self.speeds) if self.is_reference and not self.has_no_ratio else 0
 
-    num_disturbed = count("Number of disturbed rounds.", lambda row: row.in_table.num_disturbed if len(row.runs) else 0)
-    num_turns = count(
+    num_disturbed = number(
+        "Number of disturbed rounds.", lambda row: row.in_table.num_disturbed if len(row.runs) else 0, int
+    )
+    num_turns = number(
         "Number of turns that count: those in which no other program kept the machine busy.",
         lambda row: len(row.counting_turns),
+        int,
     )
 
     @column()
     def stalled(self) -> float | None:
         """Share of these turns' time lost because slow turns last longer than usual ones, see
         [comparison.md](comparison.md#stalls)."""
-        by_run = self.counting_turns.groupby("run_dir")
-        usual = sum(turns["images"].sum() / typical_speed(turns["images_per_second"]) for _, turns in by_run)
+        usual = 0.0
+        for _, turns in self.counting_turns.groupby("run_dir"):
+            usual += turns["images"].sum() / typical_speed(turns["images_per_second"].tolist())
         time = self.counting_turns["seconds"].sum()
         return max(0.0, 1 - usual / time) if time else None
 
@@ -318,7 +323,7 @@ class Row(ProvedRow):
     def few_rounds(self) -> str:
         if self.ratio is not None or self.ratio_min is None or self.ratio_max is None:
             return ""
-        return least_most(self.ratio_min, self.ratio_max, to="-")
+        return least_most((self.ratio_min, self.ratio_max), to="-")
 
     @column("\nverdict", DETAILS)
     def verdict(self) -> Verdict | None:

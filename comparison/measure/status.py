@@ -123,7 +123,7 @@ class ProvedRow(RunsOfRow):
         status = proved or status
         notes += [*proof_notes, *self._no_common_clock(reference)]
         if skipped := self.runs["skipped_steps"].fillna(0).max():
-            notes.append(f"loss scaling skipped {skipped:.0f} of {self.first.num_steps} steps")
+            notes.append(f"loss scaling skipped {skipped:.0f} of {self.results[0].num_steps} steps")
         if gone_on := self.runs["resumed_from"].notna().sum():
             notes.append(f"{gone_on} of {len(self.runs)} runs continued from a checkpoint; their times are left out")
         notes += dict.fromkeys(result.processor_note for result in self.results if result.processor_note)
@@ -163,7 +163,7 @@ class ProvedRow(RunsOfRow):
     def _no_common_clock(self, reference: "ProvedRow") -> list[str]:
         """Why the times of a row can't be compared with the first row's."""
         notes = []
-        own, first = self.first.warmup_steps, reference.first.warmup_steps
+        own, first = (row.results[0].warmup_steps for row in (self, reference))
         if own != first and not have_turns(paired_turns(reference, self)):
             notes.append(f"no ratio is given: its clock starts after step {own}, and {reference.title}'s after {first}")
         if self.is_off_the_clock:
@@ -192,4 +192,4 @@ class ProvedRow(RunsOfRow):
     @cached_property
     def has_no_ratio(self) -> bool:
         """For a row that may train differently or off the clock; for all rows if the reference trains differently."""
-        return self.status in (*DIFFERENT, "not proved") or self.is_off_the_clock
+        return self.judgement[0] in (*DIFFERENT, "not proved") or self.is_off_the_clock

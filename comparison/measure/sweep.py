@@ -93,12 +93,12 @@ def make_sweep_study(tables: Sequence[Table]) -> Study | None:
     axis = "total devices" if len(scaled) > 1 else scaled[0] if scaled else option
     rows = []
     for row in (row for table in tables for row in table.finished):
-        x = str(row.first.config.all_devices) if len(scaled) > 1 else row.variant[axis]
+        x = str(_devices(row)) if len(scaled) > 1 else row.variant[axis]
         # Of devices and nodes, both swept, the nodes tell series with the same total apart.
         others = [value for name, value in row.variant.items() if name not in (axis, *scaled[:-1])]
         speed_up = _speed_up(tables, row) if kind == "devices" else (None, None)
         rows.append(SweepRow(row, x, ", ".join([row.title, *others]), *speed_up))
-    return Study(axis, kind, rows, min(table.first_result.test_count for table in tables))
+    return Study(axis, kind, rows, min(row.row.results[0].test_count for row in rows))
 
 
 def _speed_up(tables: Sequence[Table], row: Row) -> tuple[Ratio | None, float | None]:
@@ -107,20 +107,22 @@ def _speed_up(tables: Sequence[Table], row: Row) -> tuple[Ratio | None, float | 
     def others(values: Values) -> list[tuple[str, str]]:
         return [item for item in values.items() if item[0] not in (*SCALED, "scaling")]
 
-    def devices(row: Row) -> int:
-        return row.first.config.all_devices
-
     every = [other for table in tables for other in table.finished]
     bases = [other for other in every if other.name == row.name and others(other.variant) == others(row.variant)]
     # With both scalings, one device is only listed under strong: it is the same experiment under weak.
-    same = [other for other in bases if other.variant["scaling"] == row.variant["scaling"] or devices(other) == 1]
-    base = min(same, key=devices)
-    if devices(base) > min(map(devices, every)):
+    same = [other for other in bases if other.variant["scaling"] == row.variant["scaling"] or _devices(other) == 1]
+    base = min(same, key=_devices)
+    if _devices(base) > min(map(_devices, every)):
         return None, None  # its own runs with the fewest devices have failed: another base would change the ideal
     ratio = speed_ratio(base, row)
     if ratio is None:
         return None, None
-    return Ratio(1.0, 1.0, 1, 1.0) if base is row else ratio, devices(row) / devices(base)
+    return Ratio(1.0, 1.0, 1, 1.0) if base is row else ratio, _devices(row) / _devices(base)
+
+
+def _devices(row: Row) -> int:
+    """The number of devices on all nodes."""
+    return row.results[0].config.all_devices
 
 
 def _is_number(text: str) -> bool:

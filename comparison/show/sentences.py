@@ -1,7 +1,7 @@
 """The sentences of the terminal, Markdown and the page: above a table, below it, the conclusions, and the answers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import pandas as pd
@@ -31,17 +31,15 @@ from comparison.run.load_meter import QUIETER
 
 def what_was_compared(table: Table) -> list[str]:
     """The lines above a table."""
-    result = table.first_result
+    result, variant = table.first_result, [f"sweep variant: {shown_variant(table.variant)}"] if table.variant else []
     if result is None:
-        return ["no implementation has finished", *_variant_line(table)]
+        return ["no implementation has finished", *variant]
     config = result.config
     images = f"{result.train_count:,} training and {result.test_count:,} test images"
     epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
-    records = [run.record for row in table.rows for run in row.runs["run"]]
-    seeds = list(dict.fromkeys(record.seed for record in records))
-    shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {' '.join(map(str, sorted(seeds)))}"
-    rounds = len({(record.seed, record.round) for record in records})
-    shown += f", {rounds} rounds" if rounds > 1 else ""
+    runs = pd.concat([row.runs for row in table.rows])
+    seeds, rounds = sorted(runs["seed"].unique()), len(runs[["seed", "round"]].drop_duplicates())
+    shown = f"seed{'s' if seeds[1:] else ''} {' '.join(map(str, seeds))}{f', {rounds} rounds' if rounds > 1 else ''}"
     return [
         f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
         f"{describe_batch(config)}, {epochs}, {result.num_steps:,} steps, {shown}",
@@ -50,7 +48,7 @@ def what_was_compared(table: Table) -> list[str]:
         # In a sweep over settings these lines are for all variants; the line of the variant has its settings.
         *([] if _swept_settings(table) else [_settings(table)]),
         describe_devices(config, result.device_name),
-        *_variant_line(table),
+        *variant,
     ]
 
 
@@ -109,33 +107,16 @@ def _settings(table: Table) -> str:
     return f"mode{'s' if modes[1:] else ''} {' and '.join(modes)}: {'; '.join([str(first), *others])}"
 
 
-def _variant_line(table: Table) -> list[str]:
-    shown = shown_variant(table.variant)
-    return [f"sweep variant: {shown}"] if shown else []
-
-
-def notes(tables: Sequence[Table]) -> list[str]:
-    """A line for each row that has a note; for a failed run, the end of its log too."""
-    lines = []
-    for table in tables:
-        for row in table.rows:
-            if row.note:
-                status = "" if row.status == "ok" else f" {row.status}:"
-                lines.append(f"{row.title}{variant_in_brackets(table.variant)}:{status} {row.note}")
-            lines += _log_lines(row)
-    return lines
-
-
-def _log_lines(row: Row) -> list[str]:
-    if not len(row.failed):
-        return []
-    first = row.failed["run"].iloc[0]
-    return [f"  the end of {first.log}:", *(f"  | {line}" for line in first.last_log_lines())]
-
-
 def remarks(comparison: Comparison) -> list[str]:
-    """All lines below the tables."""
-    return [*(f"warning: {line}" for line in comparison.warnings), *notes(comparison.tables)]
+    """The lines below the tables: warnings; a line for each row that has a note; for a failed run, its log's end."""
+    lines = [f"warning: {line}" for line in comparison.warnings]
+    for row in comparison.all_rows:
+        if row.note:
+            status = "" if row.status == "ok" else f" {row.status}:"
+            lines.append(f"{row.title}{variant_in_brackets(row.variant)}:{status} {row.note}")
+        for run in row.failed["run"][:1]:
+            lines += [f"  the end of {run.log}:", *(f"  | {line}" for line in run.last_log_lines())]
+    return lines
 
 
 # --- Conclusions ---
@@ -252,7 +233,7 @@ def _gain(row: Row, other: Row) -> str | None:
 def _times(name: str, other: str, ratio: Ratio) -> str:
     """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
     if ratio.estimate is None:
-        times = least_most(ratio.least, ratio.most)
+        times = least_most((ratio.least, ratio.most))
         rounds = f"{ratio.rounds} round{'s' if ratio.rounds > 1 else ''}"
         return f"{name} trained {times} times as fast as {other} in {rounds}, too few to be sure"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
@@ -292,9 +273,9 @@ def study_conclusions(study: Study) -> list[str]:
 def _scaled(study: Study, study_row: SweepRow) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
     assert study_row.ratio
-    efficiency = least_most(study_row.efficiencies[0], study_row.efficiencies[-1], SHARE)
+    efficiency = least_most(study_row.efficiencies, SHARE)
     if study_row.ratio.estimate is None:
-        times = least_most(study_row.ratio.least, study_row.ratio.most)
+        times = least_most(study_row.ends)
         interval = ", in too few rounds to be sure"
     else:
         times, ends = (
@@ -340,34 +321,25 @@ def _fastest_by_value(study: Study) -> list[str]:
 DIR = "DIR is the folder of this page"  # not its path: the folder may be moved
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A question that a reader has, and the answers, a sentence each."""
-
-    question: str
-    answers: list[str]
-
-
-def findings(comparison: Comparison, table: Table) -> list[Finding]:
-    """The questions and answers for a table; an empty list if no run has succeeded."""
+def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
+    """A reader's questions about a table -> the answers, a sentence each; empty if no run has succeeded."""
     rows = table.finished
     if not rows:
-        return []
-    why = _why_no_ratio(table)
+        return {}
+    why = _why_no_ratio(rows)
     nothing = f"Not measured: {why}." if why else "Nothing to compare: only one row has a speed."
-    questions = [
-        Finding("Which is fastest?", speed_conclusions(table) or [nothing]),
-        Finding("Which starts fastest?", _least(rows, Row.startup_seconds, "s")),
-        Finding("Which needs the least memory?", _least(rows, Row.peak_memory_bytes, "MiB")),
-        Finding(
-            "Was it the same training?",
-            [*proof_conclusions(table), *_accuracies(rows), *accuracy_conclusions(table)],
-        ),
-        Finding("Does it learn?", learning_conclusions(table)),
-        Finding("How reliable is this?", [_trust(comparison, table, why)]),
-        Finding("What next?", [_next_step(comparison, table, why)]),
-    ]
-    return [finding for finding in questions if finding.answers]
+    accuracies = [row.test_accuracy for row in rows]
+    proved = [*proof_conclusions(table), f"Test accuracy: {least_most(sorted(accuracies), ACCURACY)}."]
+    answers = {
+        "Which is fastest?": speed_conclusions(table) or [nothing],
+        "Which starts fastest?": _least(rows, Row.startup_seconds, "s"),
+        "Which needs the least memory?": _least(rows, Row.peak_memory_bytes, "MiB"),
+        "Was it the same training?": [*proved, *accuracy_conclusions(table)],
+        "Does it learn?": learning_conclusions(table),
+        "How reliable is this?": [_trust(comparison, rows, why)],
+        "What next?": [_next_step(comparison, rows, why)],
+    }
+    return {question: sentences for question, sentences in answers.items() if sentences}
 
 
 def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
@@ -379,57 +351,37 @@ def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
     return [f"{first}, {least} {unit} ({', '.join(f'{name} {shown}' for _, name, shown in others)})."]
 
 
-def _accuracies(rows: Sequence[Row]) -> list[str]:
-    known = [row.test_accuracy for row in rows if row.test_accuracy is not None]
-    if not known:
-        return []
-    return [f"Test accuracy: {least_most(min(known), max(known), ACCURACY)}."]
-
-
-def _why_no_ratio(table: Table) -> str | None:
+def _why_no_ratio(rows: Sequence[Row]) -> str | None:
     """Why no ratio was measured, and what to do; None if one was. For a single row: why it has no speed."""
-    reference, others = _compared(table)
-    if any(map(_has_ratio, others)):
+    reference, *others = rows
+    if any(row.ratio_max is not None for row in others):
         return None
     if not others:
         return None if reference.images_per_second else why_not_measured([reference])
-    if why := why_not_measured([reference, *others]):
+    if why := why_not_measured(rows):
         return why
     if all(row.status in (*DIFFERENT, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
     if any(have_turns(paired_turns(reference, row)) for row in others):
         return f"no two rows had {MIN_CYCLES} cycles in which both were undisturbed; {QUIETER}"
-    if not any(row.runs["speed"].notna().any() for row in (reference, *others)):
+    if not any(row.runs["speed"].notna().any() for row in rows):
         return "training is too short to measure a speed; make it longer (--epochs)"
     return "no round has undisturbed speeds of the first row and another"
 
 
-def _compared(table: Table) -> tuple[Row, list[Row]]:
-    """The first row's row and the others, of those with runs."""
-    reference = table.reference
-    assert reference is not None
-    return reference, [row for row in table.finished if row is not reference]
-
-
-def _has_ratio(row: Row) -> bool:
-    """Whether a row has a ratio to the first row or, with too few rounds, the lowest and the highest of the rounds."""
-    return row.ratio_max is not None
-
-
-def _trust(comparison: Comparison, table: Table, why: str | None) -> str:
+def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     """How many rounds, turns and seeds count; `why`: why no ratio was measured."""
-    reference, others = _compared(table)
-    rows = [reference, *others]
+    reference, *others = rows
     runs, turns = (pd.concat(frames) for frames in ([row.runs for row in rows], [row.turns for row in rows]))
-    made, counting = len(runs[ROUND].drop_duplicates()), _num_rounds(table)
+    made, counting = len(runs[ROUND].drop_duplicates()), _num_rounds(rows)
     seeds = runs["seed"].nunique()
     of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy has no spread"
     if why:
         return f"Speed is not measured: {why}. Accuracy: {of_seeds}."
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
-    if pairs := sorted(filter(None, (num_pairs(reference, row) for row in filter(_has_ratio, others)))):
+    if pairs := sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio_max is not None))):
         left = (~turns["counts"]).sum()
-        counts = least_most(pairs[0], pairs[-1], COUNT)
+        counts = least_most(pairs, COUNT)
         parts = [f"{rounds} on one machine, with {counts} pairs of turns"]
         parts += [f"{left:,} of {len(turns):,} turns are left out: other programs disturbed them"] if left else []
         few = " With one round they hold for these processes only: --repeats 5 adds rounds." if counting == 1 else ""
@@ -444,24 +396,23 @@ def _trust(comparison: Comparison, table: Table, why: str | None) -> str:
     return f"{'; '.join([*parts, of_seeds])}. The ranges in brackets are 95 % intervals.{few}{read}"
 
 
-def _num_rounds(table: Table) -> int:
+def _num_rounds(rows: Sequence[Row]) -> int:
     """The number of rounds that the ratios are from; that of the speeds if there is only one row."""
-    reference, others = _compared(table)
-    return max(row.num_rounds for row in others or [reference])
+    return max(row.num_rounds for row in rows[1:] or rows)
 
 
-def _next_step(comparison: Comparison, table: Table, why: str | None) -> str:
+def _next_step(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     repeats, model = comparison.request.options.repeats, comparison.request.config.model
     again = f"python compare.py --resume DIR --repeats {max(5, repeats + 2)}"
     if why:
         if why.endswith(QUIETER):
             return f"On a quieter machine, {again} runs more rounds; {DIR}."
         return "Remove that cause, and begin a new comparison."
-    reference, others = _compared(table)
+    reference, *others = rows
     enough = 2 if any(have_turns(paired_turns(reference, row)) for row in others) else MIN_ROUNDS
-    if others and _num_rounds(table) < enough:
+    if others and _num_rounds(rows) < enough:
         return f"{again} runs more rounds; {DIR}."
-    if any(row.verdict == "no difference shown" for row in table.rows):
+    if any(row.verdict == "no difference shown" for row in rows):
         more = f"python compare.py --resume DIR --repeats {max(20, 2 * repeats)}"
         return f"Where a difference is not significant, more rounds may settle it: {more}; {DIR}."
     case = f"a network other than {model}, or another batch size or machine, may change the ranking"

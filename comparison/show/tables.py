@@ -45,36 +45,30 @@ def in_one_line(heading: str) -> str:
     return heading.replace("\n", " ").replace("- ", "").strip()
 
 
-def text_table(columns: Sequence[Column[Any]], rows: Sequence[object], names: Sequence[str]) -> pd.DataFrame:
+def _text_table(table: str, rows: Sequence[Row], names: Sequence[str], **more: list[str]) -> pd.DataFrame:
     """Text: a line for each row, with its name as the index. Columns without any text are left out."""
-    cells = {column.heading: [column.text(row) for row in rows] for column in columns}
+    cells = {column.heading: [column.text(row) for row in rows] for column in columns_of(Row, table)} | more
     return pd.DataFrame({heading: texts for heading, texts in cells.items() if any(texts)}, [*names])
 
 
 def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:
     """The numbers of `rows` in several tables, the main one first; tables without any text are left out."""
     names = [row.label for row in rows]
-    chosen = [name for name in ROW_TABLES if details or name not in DETAILED]
-    tables = [text_table(columns_of(Row, name), rows, names) for name in chosen]
+    tables = [_text_table(name, rows, names) for name in ROW_TABLES if details or name not in DETAILED]
     return [table for table in tables if not table.empty]
 
 
 def study_tables(study: Study) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
     rows, names = [row.row for row in study.rows], [f"{row.x} {row.series}" for row in study.rows]
-    tables = [text_table(columns_of(Row, name), rows, names) for name in SWEEP_TABLES]
     scaling = {
-        "\nspeed-up": [row.ends and least_most(row.ends[0], row.ends[-1], to="-") for row in study.rows],
+        "\nspeed-up": [least_most(row.ends, to="-") for row in study.rows],
         # With a space: the table has the interval of the ratio, too.
-        "95 %\ninterval ": [row.ratio and span(row.ratio.low, row.ratio.high) for row in study.rows],
-        "\nefficiency": [
-            shares and least_most(shares[0], shares[-1], SHARE, to="-")
-            for shares in (row.efficiencies for row in study.rows)
-        ],
+        "95 %\ninterval ": [span(row.ratio.low, row.ratio.high) if row.ratio else "" for row in study.rows],
+        "\nefficiency": [least_most(row.efficiencies, SHARE, to="-") for row in study.rows],
     }
-    for heading, texts in scaling.items():
-        if any(texts):
-            tables[0][heading] = [words or "" for words in texts]
+    speeds, *others = SWEEP_TABLES
+    tables = [_text_table(speeds, rows, names, **scaling), *(_text_table(name, rows, names) for name in others)]
     return [table for table in tables if not table.empty]
 
 

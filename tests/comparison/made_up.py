@@ -104,7 +104,7 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **optio
 def answers(folder):
     """What the first screen of the report says of the first table: question -> answers."""
     summary = load(folder)
-    return {finding.question: finding.answers for finding in findings(summary, summary.tables[0])}
+    return findings(summary, summary.tables[0])
 
 
 def report(folder):

@@ -33,7 +33,7 @@ def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
     table["value"] = 100 * table["test_accuracy"]
     x = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
     y = alt.Y("value:Q", title="Test accuracy, %")
-    y = y.scale(accuracy_scale(table["value"].tolist(), rows[0].first.test_count))
+    y = y.scale(accuracy_scale(table["value"].tolist(), rows[0].results[0].test_count))
     tooltip = [alt.Tooltip("epoch:Q"), alt.Tooltip("x:Q", title="seconds", format=numbers.SECONDS)]
     tooltip += [alt.Tooltip("value:Q", title="accuracy, %", format=numbers.PERCENT)]
     ends = ", ".join(f"{row.title} {_last(row).test_accuracy:{numbers.ACCURACY}}" for row in rows)
@@ -120,13 +120,14 @@ def lines_of(table: pd.DataFrame, x: alt.X, y: alt.Y, looks: Looks) -> alt.Chart
 def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
     """The chart of a table's rows; no chart if learning was not checked."""
     parts, words = [], []
-    for row in (row for row in rows if row.fit):
-        parts += [
-            _epochs(row.title, row.fit.train).assign(set="training"),
-            _epochs(row.title, row.fit.test).assign(set="test"),
-        ]
-        train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (row.fit.train, row.fit.test))
-        words.append(f"{row.title} ends at {train} on training and {test} on test images: {row.fit.verdict}")
+    for row in rows:
+        if fit := row.fit:
+            parts += [
+                _epochs(row.title, fit.train).assign(set="training"),
+                _epochs(row.title, fit.test).assign(set="test"),
+            ]
+            train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (fit.train, fit.test))
+            words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
     if not parts:
         return
     names = {"epoch": "x", "test_loss": "value", "test_accuracy": "accuracy"}

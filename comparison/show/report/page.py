@@ -4,9 +4,9 @@ import json
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import vl_convert
@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from common.implementations import implementation_title
 from common.platform.errors import FileError, UserError
 from common.platform.files import user_cache, write_text
-from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
+from common.record.profile import PROFILE_DIR, TRACE_FILE
 from comparison.measure.comparison import Comparison
 from comparison.measure.row import Row
 from comparison.measure.sweep import make_sweep_study
@@ -25,7 +25,7 @@ from comparison.ratios import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.run.side_runs import profile_path, read_profile
 from comparison.show.report.charts import FIGURE_FILES, Chart, draw
 from comparison.show.report.curve_figures import accuracy_over_seconds, learning_curves, loss_over_epochs
-from comparison.show.report.gallery import Mistake, find_mistakes
+from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.speed_figures import breakdown, throughput
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.report.turn_figures import turns
@@ -45,36 +45,6 @@ FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
 MAX_DRAWN = 8  # tables with figures and pictures; the tables of a sweep's further variants have only numbers
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table of the page. Each of its `rows` has a name, cells, and whether the row's status is ok."""
-
-    headings: list[str]
-    rows: list[tuple[str, list[str], bool]]
-
-
-@dataclass(frozen=True)
-class Section:
-    """The part of the page about one table.
-
-    Attributes:
-      variant: the variant of a sweep, in words.
-      lines: what was compared.
-      found: the conclusions in sentences; empty if the page begins with them.
-      grids, details: the main numbers, and all others.
-    """
-
-    variant: str
-    lines: list[str]
-    found: list[str]
-    grids: list[Grid]
-    details: list[Grid]
-    charts: list[Chart]
-    mistakes: list[Mistake]
-    num_mistakes: int
-    profiles: list[tuple[str, Profile, str]]  # for each row: its title, its profile, the path of its trace
 
 
 def _vega() -> str:
@@ -130,7 +100,7 @@ def write_report(comparison: Comparison) -> None:
         title=_title(comparison),
         comparison=comparison,
         request=comparison.request,
-        findings=findings(comparison, first) if first else [],
+        findings=findings(comparison, first) if first else {},
         study_found=study_conclusions(study) if study else [],
         decision=decision(first) if first else None,
         sections=sections,
@@ -166,26 +136,33 @@ def _title(comparison: Comparison) -> str:
     return f"{config.model} on {config.dataset}: {', '.join(names)}"
 
 
-def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> Section:
-    """`found`: whether this section has the conclusions."""
+def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> dict[str, Any]:
+    """What the template shows of one table. `found`: whether it has the conclusions."""
     grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
     first = len(row_tables(table.rows, details=False))
     mistakes, count = find_mistakes(table) if charts else ([], 0)
-    profiles = [
+    profiles = [  # the row's title, its profile, the path of its trace
         (row.title, profile, str(profile_path(table.variant, row.name) / PROFILE_DIR / TRACE_FILE))
         for row in table.rows
         if (profile := read_profile(folder, table.variant, row.name))
     ]
-    lines, sentences = what_was_compared(table), conclusions(table) if found else []
-    return Section(
-        shown_variant(table.variant), lines, sentences, grids[:first], grids[first:], charts, mistakes, count, profiles
-    )
+    return {
+        "variant": shown_variant(table.variant),
+        "lines": what_was_compared(table),
+        "found": conclusions(table) if found else [],
+        "grids": grids[:first],
+        "details": grids[first:],
+        "charts": charts,
+        "mistakes": mistakes,
+        "num_mistakes": count,
+        "profiles": profiles,
+    }
 
 
-def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> Grid:
-    """`rows`: the rows of `cells`, for their statuses."""
-    lines = [(line[0], [*line[1:]], row.status == "ok") for line, row in zip(cells.itertuples(), rows, strict=True)]
-    return Grid([*map(in_one_line, cells.columns.to_list())], lines)
+def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> dict[str, Any]:
+    """A table of the page: headings and lines, each with its name, its cells, and whether the row's status is ok."""
+    lines = [(line[0], line[1:], row.status == "ok") for line, row in zip(cells.itertuples(), rows, strict=True)]
+    return {"headings": [*map(in_one_line, cells.columns.to_list())], "rows": lines}
 
 
 def _versions(comparison: Comparison) -> tuple[list[str], dict[str, list[str]]]:
