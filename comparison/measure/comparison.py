@@ -20,6 +20,7 @@ from comparison.measure.frames import (
 )
 from comparison.measure.rounds import is_round_disturbed, is_round_due
 from comparison.measure.row import Row
+from comparison.measure.sweep import Study, make_sweep_study
 from comparison.measure.table import Table, speed_ratio
 from comparison.plan.jobs import (
     Job,
@@ -44,6 +45,7 @@ class Comparison:
       folder: the comparison's folder.
       ended: all runs that have ended, including those that search for a learning rate.
       missing: how many runs are still to be made.
+      lines: a line for each run, the earliest first, with what rows are computed from, see `lines_of_runs`.
       tables: rows that can be compared with each other; the tables of one variant follow each other.
       warnings: a line each, on what might mislead a reader of the rows.
     """
@@ -62,15 +64,20 @@ class Comparison:
         lines = lines_of_runs(folder, [*of_tables, *others], [*numbers, *[0] * len(others)], keep)
         turns = lines_of_turns(lines, keep)
         self.tables = make_tables(folder, options, lines, turns)
-        self._lines = lines.sort_values("started", kind="stable", ignore_index=True)
+        self.lines = lines.sort_values("started", kind="stable", ignore_index=True)
         for table in self.tables:
             table.apart = apart.get(table.number)
-        cautions = find_cautions(self.tables, self._lines, turns, options)
+        cautions = find_cautions(self.tables, self.lines, turns, options)
         self.warnings = [*request.warnings, *cautions]
 
     @property
     def all_rows(self) -> list[Row]:
         return [row for table in self.tables for row in table.rows]
+
+    @cached_property
+    def study(self) -> Study | None:
+        """The study of a sweep; None if nothing was swept, or no run has succeeded yet."""
+        return make_sweep_study(self.tables)
 
     @property
     def succeeded(self) -> bool:
@@ -81,28 +88,23 @@ class Comparison:
     @cached_property
     def runs(self) -> pd.DataFrame:
         """A line for each run, the earliest first, as in `runs.csv`; `run_dir` is its folder, relative to `folder`."""
-        return runs_frame(self._lines)
-
-    @property
-    def by_start(self) -> list[Run]:
-        """The runs of the lines of `runs`."""
-        return [*self._lines["run"]]
+        return runs_frame(self.lines)
 
     @cached_property
     def epochs(self) -> pd.DataFrame:
         """A line for each evaluation of each run that has succeeded; `run_dir` names the run."""
-        return epochs_frame(self._lines)
+        return epochs_frame(self.lines)
 
     @cached_property
     def turns(self) -> pd.DataFrame:
         """A line for each turn of each run that has succeeded, see `common.record.results.TurnLine`; `run_dir` names
         the run. The runs of a round that have the same cycle trained within the same seconds."""
-        return turns_frame(self._lines)
+        return turns_frame(self.lines)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """A line for each training step of each run that has succeeded; `run_dir` names the run."""
-        return steps_frame(self._lines)
+        return steps_frame(self.lines)
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -14,7 +14,6 @@ from common.record.results import RunResult
 from comparison.measure.columns import columns_of
 from comparison.measure.comparison import Comparison
 from comparison.measure.row import Row
-from comparison.measure.sweep import make_sweep_study
 from comparison.run.program import Record
 from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import ABOUT_DETAILS, about_main, in_one_line, row_tables, study_tables
@@ -89,7 +88,7 @@ def _results(comparison: Comparison) -> Results:
         ],
         runs=[
             RunSample(table=table, run_dir=run.shown_dir(comparison.folder), record=run.record, result=run.result)
-            for table, run in zip(comparison.runs["table"], comparison.by_start, strict=True)
+            for table, run in zip(comparison.runs["table"], comparison.lines["run"], strict=True)
         ],
     )
 
@@ -108,8 +107,7 @@ MARKDOWN = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
 
 def to_markdown(comparison: Comparison) -> str:
     lines = [*_fenced(comparison.request.commands[-1:]), ""]
-    study = make_sweep_study(comparison.tables)
-    if study:
+    if study := comparison.study:
         for cells in study_tables(study):
             lines += [*markdown_grid(cells), ""]
         lines += [*map(_line, study_conclusions(study)), ""]

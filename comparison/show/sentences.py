@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -197,23 +198,24 @@ def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
     """Compares the fastest row of several modes with the fastest one of another framework."""
     if len({row.mode for row in rows}) < 2:
         return
-    first, *others = sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
-    if other := next((row for row in others if row.implementation != first.implementation), None):
-        ratio = speed_ratio(other, first)
-        if ratio:
-            title = f"{first.title}, the fastest row," if ratio.verdict == "faster" else first.title
-            yield f"{_times(title, other.title, ratio)}, the fastest of the other frameworks"
+    first, *others = _by_speed(rows)
+    other = next((row for row in others if row.implementation != first.implementation), None)
+    if other and (ratio := speed_ratio(other, first)):
+        title = f"{first.title}, the fastest row," if ratio.verdict == "faster" else first.title
+        yield f"{_times(title, other.title, ratio)}, the fastest of the other frameworks"
 
 
 def _fastest(rows: Sequence[Row]) -> Iterator[str]:
     """Compares the row with the highest median speed with each of the others, the next fastest first."""
-    if len(rows) < 2:
-        return
-    first, *others = sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
-    for other in others:
-        ratio = speed_ratio(other, first)
-        if ratio:
-            yield _times(first.title, other.title, ratio)
+    ordered = _by_speed(rows)
+    for other in ordered[1:]:
+        if ratio := speed_ratio(other, ordered[0]):
+            yield _times(ordered[0].title, other.title, ratio)
+
+
+def _by_speed(rows: Sequence[Row]) -> list[Row]:
+    """The fastest first."""
+    return sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
 
 
 def _gain(row: Row, other: Row) -> str | None:
@@ -255,65 +257,53 @@ def study_conclusions(study: Study) -> list[str]:
     for series in dict.fromkeys(row.series for row in study.rows):
         members = [row for row in study.rows if row.series == series and row.row.images_per_second]
         if study.kind == "devices":
-            lines += [
-                _scaled(study, member) for member in members[-1:] if member.ratio and member.ideal and member.ideal > 1
-            ]
+            largest = members[-1] if members else None
+            if largest and largest.ratio and (largest.ideal or 0.0) > 1:
+                lines.append(_scaled(study, largest, largest.ratio))
         elif len(members) > 1:
             lines.append(f"{series}: {_extremes(study.option, members)}")
     lines += _fastest_by_value(study)
     answers = [row.row.same_training for row in study.rows]
     if True in answers and False not in answers and all(row.row.is_comparable for row in study.rows):
-        largest = max(row.row.proof_difference or 0.0 for row in study.rows)
-        lines.append(
-            f"same training: yes, proved for each in 64-bit runs: losses differ by at most {difference(largest)}"
-        )
+        most = difference(max(row.row.proof_difference or 0.0 for row in study.rows))
+        lines.append(f"same training: yes, proved for each in 64-bit runs: losses differ by at most {most}")
     return lines
 
 
-def _scaled(study: Study, study_row: SweepRow) -> str:
+def _scaled(study: Study, member: SweepRow, ratio: Ratio) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    assert study_row.ratio
-    efficiency = least_most(study_row.efficiencies, SHARE)
-    if study_row.ratio.estimate is None:
-        times = least_most(study_row.ends)
-        interval = ", in too few rounds to be sure"
-    else:
-        times, ends = (
-            format(study_row.ratio.estimate, RATIO),
-            between(study_row.ratio.low, study_row.ratio.high),
-        )
-        interval = f" ({ends})" if ends else ""
-    where = f"on {study_row.x} nodes" if study.option == "num-nodes" else f"with {study_row.x} devices"
-    return f"{study_row.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
+    ends = between(ratio.low, ratio.high)
+    interval = ", in too few rounds to be sure" if ratio.estimate is None else f" ({ends})" if ends else ""
+    where = f"on {member.x} nodes" if study.option == "num-nodes" else f"with {member.x} devices"
+    times, efficiency = least_most(member.ends), least_most(member.efficiencies, SHARE)
+    return f"{member.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
 
 
 def _extremes(option: str, members: Sequence[SweepRow]) -> str:
     """The values at which one line of a chart has its highest and lowest speed, and its highest and lowest accuracy."""
-    by_speed = sorted(members, key=lambda member: member.row.images_per_second or 0.0)
-    slowest, fastest = by_speed[0], by_speed[-1]
-    text = f"fastest with {option} {fastest.x} ({Row.images_per_second.text(fastest.row)} images/s)"
-    text += f", slowest with {slowest.x} ({Row.images_per_second.text(slowest.row)})"
-    by_accuracy = sorted(members, key=lambda member: member.row.test_accuracy or 0.0)
-    least, most = (Row.test_accuracy.text(member.row) for member in (by_accuracy[0], by_accuracy[-1]))
+    slowest, *_, fastest = sorted(members, key=attrgetter("row.images_per_second"))
+    speed, slow = (Row.images_per_second.text(member.row) for member in (fastest, slowest))
+    text = f"fastest with {option} {fastest.x} ({speed} images/s), slowest with {slowest.x} ({slow})"
+    worst, *_, best = sorted(members, key=attrgetter("row.test_accuracy"))
+    least, most = (Row.test_accuracy.text(member.row) for member in (worst, best))
     if least == most:
         return f"{text}; test accuracy {most} with every value"
-    return f"{text}; test accuracy from {least} ({by_accuracy[0].x}) to {most} ({by_accuracy[-1].x})"
+    return f"{text}; test accuracy from {least} ({worst.x}) to {most} ({best.x})"
 
 
 def _fastest_by_value(study: Study) -> list[str]:
     """`highest median speed: PyTorch with devices 1, Lightning with 2`; empty for a single implementation and mode."""
     best: dict[str, list[str]] = {}
-    if len({row.row.title for row in study.rows}) < 2:
+    measured = [member for member in study.rows if member.row.images_per_second]
+    for x in dict.fromkeys(member.x for member in measured):
+        fastest = max((member for member in measured if member.x == x), key=attrgetter("row.images_per_second"))
+        best.setdefault(fastest.row.title, []).append(x)
+    if not best or len({member.row.title for member in study.rows}) < 2:
         return []
-    for x in dict.fromkeys(row.x for row in study.rows):
-        known = [row for row in study.rows if row.x == x and row.row.images_per_second]
-        if known:
-            first = max(known, key=lambda member: member.row.images_per_second or 0.0)
-            best.setdefault(first.row.title, []).append(x)
     parts = [f"{title} with {study.option} {', '.join(values)}" for title, values in best.items()]
     if len(parts) == 1:
         parts = [f"{next(iter(best))}, with each value of {study.option}"]
-    return [f"highest median speed: {'; '.join(parts)}"] if parts else []
+    return [f"highest median speed: {'; '.join(parts)}"]
 
 
 # --- What a reader asks ---

@@ -18,7 +18,6 @@ from common.platform.files import user_cache, write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE
 from comparison.measure.comparison import Comparison
 from comparison.measure.row import Row
-from comparison.measure.sweep import make_sweep_study
 from comparison.measure.table import Table
 from comparison.plan.jobs import shown_variant
 from comparison.ratios import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
@@ -75,7 +74,7 @@ def write_report(comparison: Comparison) -> None:
     for path in folder.iterdir():
         if FIGURE_FILES.fullmatch(path.name):  # its chart may no longer exist
             path.unlink()
-    study = make_sweep_study(comparison.tables)
+    study = comparison.study
     study_grids = [_grid(cells, [row.row for row in study.rows]) for cells in study_tables(study)] if study else []
     study_figures = draw(study_charts(study), folder) if study else []
     charts = [
