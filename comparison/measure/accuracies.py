@@ -19,11 +19,11 @@ def accuracies_differ_clearly(runs: pd.DataFrame, others: pd.DataFrame) -> bool:
     exact test of the predictions of two runs with the same seed: rounding alone makes networks of the same training
     differ, and each of them is then right as often as the other where only one is.
     """
-    firsts = runs.drop_duplicates("seed").merge(others.drop_duplicates("seed"), on="seed")
-    if len(firsts) < MIN_SEEDS:
-        pairs = zip(firsts["run_x"], firsts["run_y"], strict=True)
-        return any(_chance_of_predictions(run, other) < UNLIKELY for run, other in pairs)
-    means, other_means = (of.groupby("seed")["test_accuracy"].mean()[firsts["seed"]] for of in (runs, others))
+    firsts, other_firsts = ({run.record.seed: run for run in of["run"].iloc[::-1]} for of in (runs, others))
+    seeds = sorted(firsts.keys() & other_firsts.keys())
+    if len(seeds) < MIN_SEEDS:
+        return any(_chance_of_predictions(firsts[seed], other_firsts[seed]) < UNLIKELY for seed in seeds)
+    means, other_means = (of.groupby("seed")["test_accuracy"].mean()[seeds] for of in (runs, others))
     differences = means - other_means
     if np.ptp(differences) < SAME:
         return bool(abs(differences.iloc[0]) > SAME)

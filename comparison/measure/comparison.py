@@ -193,18 +193,15 @@ def _is_narrow(options: CompareConfig, runs: Sequence[Run]) -> bool:
 
 def make_tables(folder: Path, options: CompareConfig, runs: pd.DataFrame, turns: pd.DataFrame) -> list[Table]:
     """The tables of the runs that are shown in one, with their rows in the order of the runs."""
-    of_row = dict(iter(turns.groupby(["table", "name"])))
-    tables = []
-    for number in runs.loc[runs["table"] > 0, "table"].unique().tolist():
-        of_table = runs[runs["table"] == number]
-        table = Table(number, of_table["run"].iloc[0].record.variant, folder, options)
-        for name, lines in of_table.groupby("name", sort=False):
-            has_failed = lines["failure"].notna()
-            its_turns = of_row.get((number, name), turns.iloc[:0])
-            contender = lines["run"].iloc[0].record.contender
-            table.rows.append(Row(table, contender, lines[~has_failed], lines[has_failed], its_turns))
-        tables.append(table)
-    return tables
+    turns_of = dict(iter(turns.groupby(["table", "name"])))
+    tables: dict[int, Table] = {}
+    for key, lines in runs[runs["table"] > 0].groupby(["table", "name"], sort=False):
+        record, number = lines["run"].iloc[0].record, int(lines["table"].iloc[0])
+        table = tables.setdefault(number, Table(number, record.variant, folder, options))
+        failed = lines["failure"].notna()
+        its_turns = turns_of.get(key, turns.iloc[:0])
+        table.rows.append(Row(table, record.contender, lines[~failed], lines[failed], its_turns))
+    return [tables[number] for number in sorted(tables)]
 
 
 def _number_tables(ended: Sequence[Run], runs: Sequence[Run]) -> tuple[list[int], dict[int, str]]:

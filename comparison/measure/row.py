@@ -296,11 +296,12 @@ class Row(ProvedRow):
     def stalled(self) -> float | None:
         """Share of these turns' time lost because slow turns last longer than usual ones, see
         [comparison.md](comparison.md#stalls)."""
+        if not len(self.counting_turns):
+            return None
         usual = 0.0
         for _, turns in self.counting_turns.groupby("run_dir"):
             usual += turns["images"].sum() / typical_speed(turns["images_per_second"].tolist())
-        time = self.counting_turns["seconds"].sum()
-        return max(0.0, 1 - usual / time) if time else None
+        return max(0.0, 1 - usual / float(self.counting_turns["seconds"].sum()))
 
     ratio_min = number("Lowest ratio of a single round.", lambda row: row._ratio and row._ratio.least)
     ratio_max = number("Highest ratio of a single round.", lambda row: row._ratio and row._ratio.most)

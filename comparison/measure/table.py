@@ -1,5 +1,6 @@
 """`Table`: runs that can be compared. `RunsOfRow`: those of one implementation in one mode. Ratios of their speeds."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -110,6 +111,12 @@ class RunsOfRow:
         return self.runs[self.runs["whole"] & ~self.runs["left_out"]]
 
     @cached_property
+    def timed(self) -> list[tuple[Run, float]]:
+        """The measured runs with their speeds, in the order of seeds and rounds; without those that are too short."""
+        runs = self.measured[self.measured["speed"].notna()]
+        return sorted(zip(runs["run"], runs["speed"], strict=True), key=lambda pair: pair[0].round_key)
+
+    @cached_property
     def typical_run(self) -> Run:
         """The run with the median duration of training and evaluation, which rows and figures show."""
         runs = self.measured if len(self.measured) else self.runs
@@ -160,8 +167,8 @@ def speed_ratio(reference: RunsOfRow, row: RunsOfRow) -> Ratio | None:
             for _, pairs in turns[turns["counts"]].groupby(ROUND)
         ]
         return ratio_of_turns(rounds) if rounds else None
-    pairs = paired_runs(reference, row)
-    return paired_ratio(pairs["speed"].tolist(), pairs["speed_of_reference"].tolist()) if len(pairs) else None
+    pairs = paired_speeds(reference, row)
+    return paired_ratio(*zip(*pairs, strict=True)) if pairs else None
 
 
 def paired_turns(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
@@ -186,21 +193,29 @@ def have_turns(turns: pd.DataFrame) -> bool:
     return len(turns) > 0 and bool(turns.groupby(ROUND).size().max() >= MIN_CYCLES)
 
 
-def paired_runs(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
-    """A line for each run of a row whose `speed` counts, with `speed_of_reference` of the same round; in their order.
+def paired_speeds(reference: RunsOfRow, row: RunsOfRow) -> list[tuple[float, float]]:
+    """The speeds of a row's measured runs, each with the reference's of the same round, in the order of the rounds.
 
     A disturbed round is made again for its own variant only. So rows of different variants pair their undisturbed
     rounds in order: the first with the first, and so on. In one variant, runs with different numbers of steps before
     the clock starts are no pair.
     """
-    runs, others = (of_row.measured[of_row.measured["speed"].notna()] for of_row in (row, reference))
-    keys = [*ROUND, "warmup_steps"]
-    if row.in_table.variant != reference.in_table.variant:
-        runs, others = (of.assign(number=of.sort_values(ROUND).groupby("seed").cumcount()) for of in (runs, others))
-        keys = ["seed", "number"]
-    runs = runs[[*dict.fromkeys([*keys, "round", "started", "speed"])]]
-    pairs = runs.merge(others[[*keys, "speed"]], on=keys, suffixes=("", "_of_reference"))
-    return pairs.sort_values(["round", "started"], kind="stable")
+    in_order = row.in_table.variant != reference.in_table.variant
+
+    def by_round(of_row: RunsOfRow) -> dict[tuple[Any, ...], tuple[Run, float]]:
+        counts = Counter[int]()
+        speeds: dict[tuple[Any, ...], tuple[Run, float]] = {}
+        for run, speed in of_row.timed:
+            counts[run.record.seed] += 1
+            steps = run.result.warmup_steps if run.result else None
+            key = (run.record.seed, counts[run.record.seed]) if in_order else (*run.round_key, steps)
+            speeds[key] = run, speed
+        return speeds
+
+    own, others = by_round(row), by_round(reference)
+    pairs = [(*own[key], others[key][1]) for key in own if key in others]
+    pairs.sort(key=lambda pair: (pair[0].record.round, pair[0].record.started))
+    return [(speed, other) for _, speed, other in pairs]
 
 
 def num_pairs(reference: RunsOfRow, row: RunsOfRow) -> int:

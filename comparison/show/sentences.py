@@ -38,8 +38,8 @@ def what_was_compared(table: Table) -> list[str]:
     config = result.config
     images = f"{result.train_count:,} training and {result.test_count:,} test images"
     epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
-    runs = pd.concat([row.runs for row in table.rows])
-    seeds, rounds = sorted(runs["seed"].unique()), len(runs[["seed", "round"]].drop_duplicates())
+    pairs = {(run.record.seed, run.record.round) for row in table.rows for run in row.runs["run"]}
+    seeds, rounds = sorted({seed for seed, _ in pairs}), len(pairs)
     shown = f"seed{'s' if seeds[1:] else ''} {' '.join(map(str, seeds))}{f', {rounds} rounds' if rounds > 1 else ''}"
     return [
         f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
