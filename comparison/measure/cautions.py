@@ -28,7 +28,7 @@ def find_cautions(
         *_code_and_machine(succeeded),
         *_groups(runs),
         *_sessions(tables, shown),
-        *_disturbed(shown, turns, options),
+        *_disturbed(shown, turns[turns["table"] > 0], options),
     ]
     for row in (row for table in tables for row in table.rows):
         who = f"{row.title}{variant_in_brackets(row.variant)}"
@@ -77,8 +77,10 @@ def _code_and_machine(runs: pd.DataFrame) -> Iterator[str]:
 
 
 def _sessions(tables: Sequence[Table], runs: pd.DataFrame) -> Iterator[str]:
-    for table in tables:
-        sessions = runs[runs["table"] == table.number].groupby(["seed", "round"])["session"].nunique()
+    sessions_of_rounds = runs.groupby(["table", "seed", "round"])["session"].nunique()
+    for table, (_, sessions) in zip(
+        (of for of in tables if of.finished), sessions_of_rounds.groupby(level="table"), strict=True
+    ):
         if split := (sessions > 1).sum():
             yield (
                 f"{split} of {len(sessions)} rounds{variant_in_brackets(table.variant)} were finished later (--resume):"
@@ -88,12 +90,13 @@ def _sessions(tables: Sequence[Table], runs: pd.DataFrame) -> Iterator[str]:
 
 def _groups(runs: pd.DataFrame) -> Iterator[str]:
     """Tells which rows trained in turns with each other, where not all of them fit into memory together."""
-    rounds = [of_round for _, of_round in runs.groupby(["variant", "seed", "round"], sort=False)]
-    split = [of_round for of_round in rounds if of_round["group"].nunique() > 1]
-    if split:
-        shown = "; then ".join(", ".join(titles) for _, titles in split[0].groupby("group")["title"])
+    rounds = runs.groupby(["variant", "seed", "round"], sort=False)
+    groups = rounds["group"].nunique()
+    if split := (groups > 1).sum():
+        first = rounds.get_group(groups.idxmax())
+        shown = "; then ".join(", ".join(titles) for _, titles in first.groupby("group")["title"])
         yield (
-            f"in {len(split)} of {len(rounds)} rounds the rows did not fit into memory together, and trained in turns"
+            f"in {split} of {len(groups)} rounds the rows did not fit into memory together, and trained in turns"
             f" in groups, each with the first row: {shown}; rows of different groups are not compared"
         )
 

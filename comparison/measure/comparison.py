@@ -31,6 +31,7 @@ from comparison.plan.jobs import (
     jobs_of_round,
     make_variants,
     rate_search_jobs,
+    variant_name,
 )
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
@@ -55,20 +56,16 @@ class Comparison:
         options = request.options
         names = [contender.name for contender in contenders(options)]
         # In the order of the rows: the reference is the row that was asked for first, even if another one ran first.
-        of_tables = sorted(
-            (run for run in ended if not run.record.rate_search), key=lambda run: names.index(run.record.name)
-        )
-        others = [run for run in ended if run.record.rate_search]
-        numbers, apart = _number_tables(ended, of_tables)
+        runs = sorted(ended, key=lambda run: names.index(run.record.name))
+        numbers, apart = _number_tables(ended, runs)
         keep = options.disturbed == "keep"
-        lines = lines_of_runs(folder, [*of_tables, *others], [*numbers, *[0] * len(others)], keep)
+        lines = lines_of_runs(folder, runs, numbers, keep)
         turns = lines_of_turns(lines, keep)
         self.tables = make_tables(folder, options, lines, turns)
         self.lines = lines.sort_values("started", kind="stable", ignore_index=True)
         for table in self.tables:
             table.apart = apart.get(table.number)
-        cautions = find_cautions(self.tables, self.lines, turns, options)
-        self.warnings = [*request.warnings, *cautions]
+        self.warnings = [*request.warnings, *find_cautions(self.tables, self.lines, turns, options)]
 
     @property
     def all_rows(self) -> list[Row]:
@@ -205,33 +202,32 @@ def make_tables(folder: Path, options: CompareConfig, runs: pd.DataFrame, turns:
 
 
 def _number_tables(ended: Sequence[Run], runs: Sequence[Run]) -> tuple[list[int], dict[int, str]]:
-    """For each of `runs`, the number of its table, and number -> why a table is not the first one of its variant.
+    """For each of `runs`, the number of its table, or 0; and number -> why a table is not the first of its variant.
 
     A failed run is in the table of its row's other runs, else in the first table of its variant.
+
+    Args:
+      ended: the same runs; the first ones of each variant say which variant is first.
     """
     numbers: dict[int, int] = {}  # by the id of a run
     apart: dict[int, str] = {}
-    last = 0
-    for variant in {
-        str(run.record.variant): run.record.variant for run in ended if not run.record.rate_search
-    }.values():
-        of_variant = [run for run in runs if run.record.variant == variant]
+    first = 1  # the number of the variant's first table
+    for name in dict.fromkeys(variant_name(run.record.variant) for run in ended if not run.record.rate_search):
+        of_variant = [run for run in runs if variant_name(run.record.variant) == name and not run.record.rate_search]
         tables: list[dict[tuple[str, int], Run]] = []  # by name and seed, the first run
+        for run in (run for run in of_variant if run.result):
+            place = next((place for place, table in enumerate(tables) if not _apart(table, run)), len(tables))
+            if place == len(tables):
+                if tables:
+                    apart[first + place] = "; ".join(_apart(tables[0], run))
+                tables.append({})
+            tables[place].setdefault((run.record.name, run.record.seed), run)
+            numbers[id(run)] = first + place
         for run in of_variant:
-            if run.result:
-                number = next((number for number, table in enumerate(tables) if not _apart(table, run)), len(tables))
-                if number == len(tables):
-                    if tables:
-                        apart[last + 1 + number] = "; ".join(_apart(tables[0], run))
-                    tables.append({})
-                tables[number].setdefault((run.record.name, run.record.seed), run)
-                numbers[id(run)] = last + 1 + number
-        for run in of_variant:
-            names = [{name for name, _ in table} for table in tables]
-            shown = next((number for number, rows in enumerate(names) if run.record.name in rows), 0)
-            numbers.setdefault(id(run), last + 1 + shown)
-        last += max(1, len(tables))
-    return [numbers[id(run)] for run in runs], apart
+            places = (place for place, table in enumerate(tables) if any(key[0] == run.record.name for key in table))
+            numbers.setdefault(id(run), first + next(places, 0))
+        first += max(1, len(tables))
+    return [numbers.get(id(run), 0) for run in runs], apart
 
 
 def _apart(table: dict[tuple[str, int], Run], run: Run) -> list[str]:

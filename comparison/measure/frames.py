@@ -69,7 +69,7 @@ def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep
 
     run (the `Run`), run_dir (relative to `folder`, which is the comparison's), name and title (of its row), variant;
     table: the number of the table in which the run is shown; 0 for none;
-    speed: images per second in usual turns; loop_seconds: of training and evaluation;
+    speed: images per second in usual turns;
     whole: whether its times are those of a whole training;
     disturbed: whether other programs may have slowed its training down;
     left_out: whether its times do not count, since a run of its round was disturbed, unless these are kept.
@@ -85,7 +85,6 @@ def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep
             **{name: [getattr(run.record, name) for run in runs] for name in OF_THE_RECORD},
             **{name: [getattr(run.result, name, None) for run in runs] for name in OF_THE_RESULT},
             "speed": [run.images_per_second for run in runs],
-            "loop_seconds": [run.loop_seconds for run in runs],
             "whole": [run.is_measured for run in runs],
             "disturbed": [is_round_disturbed(run) for run in runs],
         }

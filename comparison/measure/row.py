@@ -89,9 +89,13 @@ class Row(ProvedRow):
     # --- What several columns are computed from ---
 
     @cached_property
+    def _by_seed(self) -> pd.DataFrame:
+        """A line for each seed: the means over its runs."""
+        return self.runs.groupby("seed")[["test_accuracy", "test_loss"]].mean()
+
+    @cached_property
     def _accuracy(self) -> Interval | None:
-        means = self.runs.groupby("seed")["test_accuracy"].mean()
-        return mean_interval(means.tolist()) if len(means) else None
+        return mean_interval(self._by_seed["test_accuracy"].tolist()) if len(self.runs) else None
 
     def sums(self, name: str) -> list[float]:
         """For each measured run, the sum of a list in its result."""
@@ -220,9 +224,7 @@ class Row(ProvedRow):
 
     # --- Columns: accuracy ---
 
-    num_seeds = number(
-        "Number of seeds that accuracy and loss are averaged over.", lambda row: row.runs["seed"].nunique(), int
-    )
+    num_seeds = number("Number of seeds that accuracy and loss are averaged over.", lambda row: len(row._by_seed), int)
 
     @column("test\naccuracy", MAIN, SWEEP_ACCURACY, DECISION, form=ACCURACY)
     def test_accuracy(self) -> float | None:
@@ -241,7 +243,7 @@ class Row(ProvedRow):
     @column("test\nloss", DETAILS, SWEEP_ACCURACY, form=LOSS)
     def test_loss(self) -> float | None:
         """Mean over seeds."""
-        return float(self.runs.groupby("seed")["test_loss"].mean().mean()) if len(self.runs) else None
+        return float(self._by_seed["test_loss"].mean()) if len(self.runs) else None
 
     # --- Columns: speed ---
 
@@ -296,7 +298,7 @@ class Row(ProvedRow):
     def stalled(self) -> float | None:
         """Share of these turns' time lost because slow turns last longer than usual ones, see
         [comparison.md](comparison.md#stalls)."""
-        if not len(self.counting_turns):
+        if not len(self.turns) or not len(self.counting_turns):
             return None
         usual = 0.0
         for _, turns in self.counting_turns.groupby("run_dir"):

@@ -59,8 +59,8 @@ class Table:
     @cached_property
     def num_disturbed(self) -> int:
         """The number of rounds that other programs have disturbed."""
-        runs = pd.concat([row.runs for row in self.rows])
-        return len(runs[runs["disturbed"]].drop_duplicates(["seed", "round"]))
+        runs = [run for row in self.rows for run in row.runs.loc[row.runs["disturbed"], "run"]]
+        return len({(run.record.seed, run.record.round) for run in runs})
 
 
 @dataclass(eq=False)
@@ -96,14 +96,14 @@ class RunsOfRow:
     def is_reference(self) -> bool:
         return self is self.in_table.reference
 
-    @property
+    @cached_property
     def results(self) -> list[RunResult]:
         return [run.result for run in self.runs["run"]]
 
     @property
     def first(self) -> RunResult | None:
         """The result of its first run; None if all have failed."""
-        return self.results[0] if len(self.runs) else None
+        return self.results[0] if self.results else None
 
     @cached_property
     def measured(self) -> pd.DataFrame:
@@ -120,8 +120,8 @@ class RunsOfRow:
     def typical_run(self) -> Run:
         """The run with the median duration of training and evaluation, which rows and figures show."""
         runs = self.measured if len(self.measured) else self.runs
-        run: Run = runs.sort_values("loop_seconds", kind="stable")["run"].iloc[(len(runs) - 1) // 2]
-        return run
+        ordered: list[Run] = sorted(runs["run"], key=lambda run: run.loop_seconds)
+        return ordered[(len(ordered) - 1) // 2]
 
     @cached_property
     def counting_turns(self) -> pd.DataFrame:
@@ -178,7 +178,7 @@ def paired_turns(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
     """
     # Programs of different variants were not alive together: the turns of their runs are no pairs.
     if row.in_table.variant != reference.in_table.variant or not len(row.turns) or not len(reference.turns):
-        return row.turns.iloc[:0].assign(ratio=0.0)
+        return row.turns.iloc[:0]
     turns, others = (of_row.turns[of_row.turns["whole"]] for of_row in (row, reference))
     of_other = others[[*ROUND, "cycle", "images_per_second", "epochs_begun", "counts"]]
     pairs = turns.merge(of_other, on=[*ROUND, "cycle"], suffixes=("", "_of_reference"))
