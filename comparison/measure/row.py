@@ -88,14 +88,16 @@ class Row(ProvedRow):
 
     # --- What several columns are computed from ---
 
-    @cached_property
-    def _by_seed(self) -> pd.DataFrame:
-        """A line for each seed: the means over its runs."""
-        return self.runs.groupby("seed")[["test_accuracy", "test_loss"]].mean()
+    def _of_seeds(self, name: str) -> list[float]:
+        """For each seed, the mean of a number of its results."""
+        by_seed: dict[int, list[float]] = {}
+        for seed, result in zip(self.runs["seed"], self.results, strict=True):
+            by_seed.setdefault(seed, []).append(getattr(result, name))
+        return [statistics.fmean(values) for values in by_seed.values()]
 
     @cached_property
     def _accuracy(self) -> Interval | None:
-        return mean_interval(self._by_seed["test_accuracy"].tolist()) if len(self.runs) else None
+        return mean_interval(self._of_seeds("test_accuracy")) if len(self.runs) else None
 
     def sums(self, name: str) -> list[float]:
         """For each measured run, the sum of a list in its result."""
@@ -224,7 +226,9 @@ class Row(ProvedRow):
 
     # --- Columns: accuracy ---
 
-    num_seeds = number("Number of seeds that accuracy and loss are averaged over.", lambda row: len(row._by_seed), int)
+    num_seeds = number(
+        "Number of seeds that accuracy and loss are averaged over.", lambda row: row.runs["seed"].nunique(), int
+    )
 
     @column("test\naccuracy", MAIN, SWEEP_ACCURACY, DECISION, form=ACCURACY)
     def test_accuracy(self) -> float | None:
@@ -243,7 +247,7 @@ class Row(ProvedRow):
     @column("test\nloss", DETAILS, SWEEP_ACCURACY, form=LOSS)
     def test_loss(self) -> float | None:
         """Mean over seeds."""
-        return float(self._by_seed["test_loss"].mean()) if len(self.runs) else None
+        return statistics.fmean(self._of_seeds("test_loss")) if len(self.runs) else None
 
     # --- Columns: speed ---
 
