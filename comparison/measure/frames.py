@@ -89,7 +89,7 @@ def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep
             "disturbed": [is_round_disturbed(run) for run in runs],
         }
     ).astype({"speed": float, "throttled": float, "skipped_steps": float})
-    words = frame.select_dtypes("str").columns
+    words: list[str] = frame.select_dtypes("str").columns.tolist()
     frame = frame.astype(dict.fromkeys(words, object)).copy()  # with few types, slices are fast
     of_round = frame.groupby(["table", "seed", "round"])["disturbed"].transform("any")
     return frame.assign(left_out=of_round & (not keep_disturbed))
