@@ -31,7 +31,7 @@ from common.platform.cli import parse_options
 from common.platform.ending import as_program, exit_now, take_signals
 from common.platform.errors import FileError, UserError
 from common.platform.files import writing
-from comparison.measure.summary import find_runs, summarise
+from comparison.measure.comparison import Comparison, find_runs
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
@@ -69,7 +69,7 @@ def main() -> int:
 
     runs, missing = find_runs(folder, request)
     if runs:
-        summary = summarise(folder, request, runs, len(missing))
+        summary = Comparison(folder, request, runs, len(missing))
         try:
             with writing(folder):
                 write_tables(summary)

@@ -3,7 +3,7 @@
 A form is a format specification, or a function that returns text. Python and Vega read these specifications alike.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 ACCURACY, SHARE = ".2%", ".0%"
@@ -59,6 +59,6 @@ def between(low: float | None, high: float | None, form: Form = RATIO) -> str:
     return "" if low is None or high is None else f"{text(low, form)} to {text(high, form)}"
 
 
-def least_most(least: float, most: float, form: Form = RATIO, to: str = " to ") -> str:
-    """`1.05 to 1.21`, or one number if both are the same as text."""
-    return to.join(dict.fromkeys((text(least, form), text(most, form))))
+def least_most(values: Sequence[float], form: Form = RATIO, to: str = " to ") -> str:
+    """`1.05 to 1.21`: the first and the last value, or one number if both read the same; empty without values."""
+    return to.join(dict.fromkeys((text(values[0], form), text(values[-1], form)))) if values else ""

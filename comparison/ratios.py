@@ -52,11 +52,13 @@ class Ratio:
 
     Attributes:
       least, most: the lowest and the highest ratio of a single round.
+      rounds: the number of rounds.
       of_these_processes: whether the interval says nothing of fresh processes, since it is from one round.
     """
 
     least: float
     most: float
+    rounds: int
     estimate: float | None = None
     low: float | None = None
     high: float | None = None
@@ -69,6 +71,7 @@ class Ratio:
         return Ratio(
             least=1 / self.most,
             most=1 / self.least,
+            rounds=self.rounds,
             estimate=self.estimate and 1 / self.estimate,
             low=self.high and 1 / self.high,
             high=self.low and 1 / self.low,
@@ -100,7 +103,7 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
 
 def typical_speed(speeds: Sequence[float]) -> float:
     """The trimmed mean of their logarithms, as ratios of turns use it, so that ratios of speeds fit those of turns."""
-    return float(np.exp(_trimmed_mean(np.log(speeds))))
+    return float(np.exp(_trimmed_mean(np.log(np.asarray(speeds)))))
 
 
 def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
@@ -116,8 +119,8 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
     logs = np.log(np.asarray(speeds) / np.asarray(reference))
     least, most = float(np.exp(logs.min())), float(np.exp(logs.max()))
     if len(logs) < MIN_ROUNDS:
-        return Ratio(least, most)
-    confidence = CONFIDENCE_OF_FEW.get(len(logs), CONFIDENCE)
+        return Ratio(least, most, len(logs))
+    rounds, confidence = len(logs), CONFIDENCE_OF_FEW.get(len(logs), CONFIDENCE)
     logs = logs[1:] if len(logs) >= WARM_UP_FROM else logs
     interval = stats.bootstrap(
         (logs,),
@@ -132,7 +135,7 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
         t = stats.ttest_1samp(logs, 0).confidence_interval(confidence)
         low, high = min(low, float(t.low)), max(high, float(t.high))
     estimate = float(np.exp(_trimmed_mean(logs)))
-    return Ratio(least, most, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high))
+    return Ratio(least, most, rounds, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high))
 
 
 def pairs_of_turns(
@@ -189,7 +192,8 @@ def ratio_of_turns(rounds: Sequence[Sequence[tuple[Hashable, float]]]) -> Ratio:
 
     low, high = quantile((1 - CONFIDENCE) / 2), quantile((1 + CONFIDENCE) / 2)
     least, most, estimate = (float(np.exp(log_ratio)) for log_ratio in (means.min(), means.max(), density @ centres))
-    return Ratio(least, most, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high), len(means) == 1)
+    interval = float(np.exp(low)), float(np.exp(high)), _verdict(low, high)
+    return Ratio(least, most, len(means), estimate, *interval, of_these_processes=len(means) == 1)
 
 
 def _mean_of_round(pairs: Sequence[tuple[Hashable, float]]) -> tuple[float, float]:

@@ -26,8 +26,8 @@ from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.resolve import tutorial_obstacle
 from common.spec.options import Mode, TrainConfig
 from comparison.measure.cautions import too_many_threads
-from comparison.measure.rounds import further_rounds, is_round_disturbed, other_load
-from comparison.measure.summary import summarise
+from comparison.measure.comparison import Comparison, further_rounds
+from comparison.measure.rounds import is_round_disturbed, other_load
 from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
@@ -302,4 +302,4 @@ class RunMaker:
             self._disturbed.append(other_load(run) or 0.0)
             self._say_disturbed(self._disturbed[0])
         self.view.end(job, run)
-        write_tables(summarise(self.folder, self.request, self.runs, len(self.missing)))
+        write_tables(Comparison(self.folder, self.request, self.runs, len(self.missing)))

@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
 from comparison.measure.columns import columns_of
-from comparison.measure.table import Row
+from comparison.measure.row import Row
 
 PAGE = REPOSITORY / "docs" / "columns.md"
 

@@ -52,41 +52,27 @@ class Column(cached_property[T]):
         return text(self.__get__(row), self.form)
 
 
-def column(
-    heading: str = "", *tables: str, form: Form = str, best: Best | None = None
-) -> Callable[[Callable[[Any], T]], Column[T]]:
+def column(heading: str = "", *tables: str, **how: Any) -> Callable[[Callable[[Any], T]], Column[T]]:
     """A decorator of methods: the value is stored, and shown in the tables that are named; see `Column`."""
-    return lambda value: Column(value, heading, tables, form, stored=True, best=best)
+    return lambda value: Column(value, heading, tables, **how)
 
 
-def shown(
-    heading: str, *tables: str, form: Form = str, best: Best | None = None
-) -> Callable[[Callable[[Any], T]], Column[T]]:
+def shown(heading: str, *tables: str, **how: Any) -> Callable[[Callable[[Any], T]], Column[T]]:
     """A decorator of methods whose value is only shown; see `Column`."""
-    return lambda value: Column(value, heading, tables, form, stored=False, best=best)
+    return column(heading, *tables, stored=False, **how)
+
+
+def number(about: str, value: Callable[[Any], Any], kind: Any = float | None) -> Column[Any]:
+    """A column of this type that is not shown."""
+
+    def of_row(row: Any) -> Any:
+        return value(row)
+
+    of_row.__doc__, of_row.__annotations__["return"] = about, kind
+    return Column(of_row)
 
 
 def columns_of(kind: type, table: str | None = None) -> list[Column[Any]]:
     """The stored columns of a class, in the order of its lines; with `table`, those that this table shows."""
     every = [value for value in vars(kind).values() if isinstance(value, Column)]
     return [column for column in every if (column.stored if table is None else table in column.tables)]
-
-
-def number(about: str, value: Callable[[Any], float | None]) -> Column[float | None]:
-    """A column that is not shown."""
-
-    def of_row(row: Any) -> float | None:
-        return value(row)
-
-    of_row.__doc__ = about
-    return column()(of_row)
-
-
-def count(about: str, value: Callable[[Any], int]) -> Column[int]:
-    """The same for whole numbers that are always known."""
-
-    def of_row(row: Any) -> int:
-        return value(row)
-
-    of_row.__doc__ = about
-    return column()(of_row)

@@ -1,9 +1,11 @@
-"""Rows, runs, epochs and steps of a comparison as DataFrames. docs/columns.md says what is in each column.
+"""Runs, epochs, turns and steps of a comparison as DataFrames. docs/columns.md says what is in each column.
 
 A column has the type of the field that it comes from, even if all its values are missing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -13,90 +15,152 @@ from pydantic import BaseModel
 from common.record.results import EpochLine, RunResult, TurnLine
 from common.record.timeline import PHASES
 from common.spec.options import TRAINED, TrainConfig, options_of_kind
-from comparison.measure.columns import columns_of
-from comparison.measure.summary import Summary
-from comparison.measure.table import Row
+from comparison.measure.rounds import is_round_disturbed
 from comparison.plan.jobs import variant_name
+from comparison.run.load_meter import quiet
 from comparison.run.program import Record
 from comparison.run.store import Run
 
 # Int64 and boolean are pandas' own types: whole numbers stay whole although some values are missing.
 DTYPES = {int: "Int64", float: "float64", bool: "boolean", str: "str"}
-OPTIONS = options_of_kind(TrainConfig, *TRAINED)
-WHICH_RUN = {
-    "run_dir": str,
-    "table": int,
-    "implementation": str,
-    "mode": str,
-    "variant": str,
-    "seed": int,
-    "round": int,
+WHICH_RUN = ["run_dir", "table", "implementation", "mode", "variant", "seed", "round"]
+# Runs that agree in all of these were made in turns, or one after the other: a pair.
+ROUND = ["seed", "round", "session", "group"]
+
+
+def _fields(schema: type[BaseModel], names: Collection[str] | None = None) -> dict[str, Any]:
+    """Name -> type, in the order of the schema: the fields in `names`, or else all but its version and kind."""
+    chosen = schema.model_fields.keys() - {"schema_version", "kind"} if names is None else names
+    return {name: field.annotation for name, field in schema.model_fields.items() if name in chosen}
+
+
+def _leaves(annotation: Any) -> set[type]:
+    """The types that values may have: `int | None` gives {int}. "auto" is left out: no resolved option has it."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return {type(value) for value in parts if value != "auto"}
+    if origin is Annotated:
+        return _leaves(parts[0])
+    if origin in (Union, UnionType):
+        return set().union(*map(_leaves, parts))
+    return {origin or annotation} - {NoneType}
+
+
+# The columns of runs with their types. The result also has a number called warmup_steps; the column is the option.
+OF_A_RUN = {"run_dir": str, "table": int, **_fields(Record)}
+OF_A_RUN |= _fields(TrainConfig, options_of_kind(TrainConfig, *TRAINED))
+OF_A_RUN |= {
+    name: kind for name, kind in _fields(RunResult).items() if _leaves(kind) <= DTYPES.keys() and name not in OF_A_RUN
 }
+OF_A_RUN |= {f"{phase}_seconds": float for phase in PHASES}
 
 
-def rows_frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """A line for each row of the tables."""
-    columns = columns_of(Row)
-    lines = ({column.name: getattr(row, column.name) for column in columns} for row in rows)
-    return _frame(lines, {column.name: column.type for column in columns})
+# What rows are computed from, of a run's record and of its result.
+OF_THE_RECORD = (*ROUND, "failure", "started", "throttled")
+OF_THE_RESULT = (
+    *("test_accuracy", "test_loss", "skipped_steps", "resumed_from", "warmup_steps", "startup_seconds"),
+    *("peak_memory_bytes", "device_peak_memory_bytes", "cpu_utilisation", "gpu_utilisation"),
+    *("training_other_load", "joules_per_image"),
+)
 
 
-def runs_frame(summary: Summary) -> pd.DataFrame:
-    """A line for each run, the earliest first: the raw samples, with the options of the run."""
-    columns = {"run_dir": str, "table": int, **_fields(Record), **_fields(TrainConfig, OPTIONS)}
-    numbers = {name: kind for name, kind in _fields(RunResult).items() if _leaves(kind) <= DTYPES.keys()}
-    # The result also has a number called warmup_steps; the column has the option with this name.
-    columns |= {name: kind for name, kind in numbers.items() if name not in columns}
-    columns |= {f"{phase}_seconds": float for phase in PHASES}
-    return _frame((_run_line(summary, table, run) for table, run in summary.numbered_runs), columns)
+def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep_disturbed: bool) -> pd.DataFrame:
+    """A line for each run, with what rows are computed from: OF_THE_RECORD, OF_THE_RESULT, and
+
+    run (the `Run`), run_dir (relative to `folder`, which is the comparison's), name and title (of its row), variant;
+    table: the number of the table in which the run is shown; 0 for none;
+    speed: images per second in usual turns;
+    whole: whether its times are those of a whole training;
+    disturbed: whether other programs may have slowed its training down;
+    left_out: whether its times do not count, since a run of its round was disturbed, unless these are kept.
+    """
+    frame = pd.DataFrame(
+        {
+            "run": runs,
+            "run_dir": [run.shown_dir(folder) for run in runs],
+            "name": [run.record.name for run in runs],
+            "title": [run.record.title for run in runs],
+            "variant": [variant_name(run.record.variant) for run in runs],
+            "table": tables,
+            **{name: [getattr(run.record, name) for run in runs] for name in OF_THE_RECORD},
+            **{name: [getattr(run.result, name, None) for run in runs] for name in OF_THE_RESULT},
+            "speed": [run.images_per_second for run in runs],
+            "whole": [run.is_measured for run in runs],
+            "disturbed": [is_round_disturbed(run) for run in runs],
+        }
+    ).astype({"speed": float, "throttled": float, "skipped_steps": float})
+    words: list[str] = frame.select_dtypes("str").columns.tolist()
+    frame = frame.astype(dict.fromkeys(words, object)).copy()  # with few types, slices are fast
+    of_round = frame.groupby(["table", "seed", "round"])["disturbed"].transform("any")
+    return frame.assign(left_out=of_round & (not keep_disturbed))
 
 
-def epochs_frame(summary: Summary) -> pd.DataFrame:
+def lines_of_turns(runs: pd.DataFrame, keep_disturbed: bool) -> pd.DataFrame:
+    """A line for each turn, with what ratios are computed from. `runs`: see `lines_of_runs`.
+
+    `epochs_begun` is the number of epochs whose first step is in the turn. `counts` says whether the turn counts:
+    neither it nor its round was disturbed.
+    """
+    turns = [(run, turn) for run in runs["run"] for turn in run.turns]
+    columns = ["run_dir", "name", "table", *ROUND, "whole", "left_out"]
+    frame = runs.loc[runs.index.repeat([len(run.turns) for run in runs["run"]]), columns].reset_index(drop=True)
+    for name in ("cycle", "images", "seconds", "ended", "other_load", "images_per_second"):
+        frame[name] = pd.Series([getattr(turn, name) for _, turn in turns], dtype=float)
+    frame["epochs_begun"] = [turn.epochs_begun(run.result.plan.steps_per_epoch) for run, turn in turns]
+    frame["quiet"] = pd.Series([bool(quiet([turn])) for _, turn in turns], dtype=bool)
+    frame["counts"] = ~frame["left_out"] & (frame["quiet"] | keep_disturbed)
+    return frame
+
+
+# --- For files and notebooks. `lines`: see `lines_of_runs` ---
+
+
+def runs_frame(lines: pd.DataFrame) -> pd.DataFrame:
+    """A line for each run."""
+    cells = []
+    for run, run_dir, table in zip(lines["run"], lines["run_dir"], lines["table"], strict=True):
+        known: dict[str, Any] = {"table": 0}
+        if run.result:
+            phases = {f"{phase}_seconds": seconds for phase, seconds in run.result.phase_seconds.items()}
+            known = {**dict(run.result), **dict(run.result.config), **phases, "table": table}
+        cells.append({**known, **dict(run.record), "run_dir": run_dir})
+    return make_frame(cells, OF_A_RUN)
+
+
+def epochs_frame(lines: pd.DataFrame) -> pd.DataFrame:
     """A line for each evaluation of each run that has succeeded."""
-    return _lines_frame(summary, EpochLine, lambda run: run.epochs)
+    return _lines_frame(lines, _fields(EpochLine), lambda run: [dict(line) for line in run.epochs])
 
 
-def turns_frame(summary: Summary) -> pd.DataFrame:
+def turns_frame(lines: pd.DataFrame) -> pd.DataFrame:
     """A line for each turn of each run that has succeeded: the samples that ratios are from."""
-    return _lines_frame(summary, TurnLine, lambda run: run.turns, {"images_per_second": float})
+    columns = {**_fields(TurnLine), "images_per_second": float}
+    return _lines_frame(
+        lines, columns, lambda run: [dict(turn) | {"images_per_second": turn.images_per_second} for turn in run.turns]
+    )
+
+
+def steps_frame(lines: pd.DataFrame) -> pd.DataFrame:
+    """A line for each training step of each run that has succeeded."""
+
+    def steps(run: Run) -> list[dict[str, Any]]:
+        epoch_of = run.result.plan.epoch_of if run.result else int
+        return [{"epoch": epoch_of(step), "step": step, "loss": loss} for step, loss in enumerate(run.losses, 1)]
+
+    return _lines_frame(lines, {"epoch": int, "step": int, "loss": float}, steps)
 
 
 def _lines_frame(
-    summary: Summary, kind: type[BaseModel], lines: Callable[[Run], Sequence[BaseModel]], more: Mapping[str, Any] = {}
+    lines: pd.DataFrame, columns: dict[str, Any], parts: Callable[[Run], list[dict[str, Any]]]
 ) -> pd.DataFrame:
-    """A line for each of a run's `lines`, which are of `kind`; `more`: properties of them that are columns, too."""
-    columns = {**_fields(kind, kind.model_fields.keys() - {"kind"}), **more}
-    cells = (
-        {**_run_line(summary, table, run), **{name: getattr(line, name) for name in columns}}
-        for table, run in summary.numbered_runs
-        for line in lines(run)
-    )
-    return _frame(cells, WHICH_RUN | columns)
+    """A line for each of a run's `parts`, with the columns WHICH_RUN and `columns`, which are name -> type."""
+    of_run = [parts(run) for run in lines["run"]]
+    which = runs_frame(lines)[WHICH_RUN]
+    which = which.loc[which.index.repeat([*map(len, of_run)])].reset_index(drop=True)
+    return pd.concat([which, make_frame(itertools.chain(*of_run), columns)], axis=1)
 
 
-def steps_frame(summary: Summary) -> pd.DataFrame:
-    """A line for each training step of each run that has succeeded."""
-    columns = WHICH_RUN | {"epoch": int, "step": int, "loss": float}
-    parts = [_frame((), columns)]
-    for table, run in summary.numbered_runs:
-        if run.result and run.losses:
-            steps = range(1, len(run.losses) + 1)
-            values = {"epoch": map(run.result.plan.epoch_of, steps), "step": steps, "loss": run.losses}
-            line = _run_line(summary, table, run)
-            part = pd.DataFrame(values).assign(**{name: _as_cell(line[name]) for name in WHICH_RUN})
-            parts.append(part[list(columns)].astype(parts[0].dtypes))
-    return pd.concat(parts, ignore_index=True)
-
-
-def _run_line(summary: Summary, table: int, run: Run) -> dict[str, Any]:
-    line: dict[str, Any] = {}
-    if run.result:
-        phases = {f"{phase}_seconds": seconds for phase, seconds in run.result.phase_seconds.items()}
-        line = {**dict(run.result), **dict(run.result.config), **phases}
-    return {**line, **dict(run.record), "run_dir": run.shown_dir(summary.folder), "table": table}
-
-
-def _frame(lines: Iterable[dict[str, Any]], columns: Mapping[str, Any]) -> pd.DataFrame:
+def make_frame(lines: Iterable[dict[str, Any]], columns: dict[str, Any]) -> pd.DataFrame:
     """The DataFrame of `lines` with the columns that `columns` names, each with its type."""
     cells = [[_as_cell(line.get(name)) for name in columns] for line in lines]
     return pd.DataFrame(cells, columns=list(columns), dtype=object).astype(
@@ -111,25 +175,7 @@ def _as_cell(value: Any) -> Any:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-def _fields(schema: type[BaseModel], names: Collection[str] | None = None) -> dict[str, Any]:
-    """Name -> type, in the order of the schema: the fields in `names`, or else all but the schema's version."""
-    chosen = schema.model_fields.keys() - {"schema_version"} if names is None else names
-    return {name: field.annotation for name, field in schema.model_fields.items() if name in chosen}
-
-
 def _dtype(annotation: Any) -> str:
     """The pandas dtype of a column: `str` unless all values have one type of DTYPES."""
     (*several, leaf) = _leaves(annotation)
     return "str" if several else DTYPES.get(leaf, "str")
-
-
-def _leaves(annotation: Any) -> set[type]:
-    """The types that values may have: `int | None` gives {int}. "auto" is left out: no resolved option has it."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return {type(value) for value in parts if value != "auto"}
-    if origin is Annotated:
-        return _leaves(parts[0])
-    if origin in (Union, UnionType):
-        return set().union(*map(_leaves, parts))
-    return {origin or annotation} - {NoneType}

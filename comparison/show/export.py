@@ -12,10 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from common.platform.files import write_text
 from common.record.results import RunResult
 from comparison.measure.columns import columns_of
-from comparison.measure.frames import rows_frame, runs_frame
-from comparison.measure.summary import Summary
-from comparison.measure.sweep import make_sweep_study
-from comparison.measure.table import Row
+from comparison.measure.comparison import Comparison
+from comparison.measure.row import Row
 from comparison.run.program import Record
 from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import ABOUT_DETAILS, about_main, in_one_line, row_tables, study_tables
@@ -26,14 +24,14 @@ FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")
 # --- Files ---
 
 
-def write_tables(summary: Summary) -> None:
+def write_tables(comparison: Comparison) -> None:
     """`results.csv`, `runs.csv`, `results.json` with its schema, `results.md`."""
-    folder = summary.folder
-    write_text(folder / "results.csv", rows_frame(summary.rows).to_csv(index=False, lineterminator="\n"))
-    write_text(folder / "runs.csv", runs_frame(summary).to_csv(index=False, lineterminator="\n"))
-    write_text(folder / "results.json", _results(summary).model_dump_json(indent=2, by_alias=True) + "\n")
+    folder = comparison.folder
+    write_text(folder / "results.csv", comparison.rows.to_csv(index=False, lineterminator="\n"))
+    write_text(folder / "runs.csv", comparison.runs.to_csv(index=False, lineterminator="\n"))
+    write_text(folder / "results.json", _results(comparison).model_dump_json(indent=2, by_alias=True) + "\n")
     write_text(folder / "results.schema.json", _schema())
-    write_text(folder / "results.md", to_markdown(summary))
+    write_text(folder / "results.md", to_markdown(comparison))
 
 
 # --- The schema of results.json ---
@@ -76,20 +74,21 @@ class Results(BaseModel):
     runs: list[RunSample]
 
 
-def _results(summary: Summary) -> Results:
-    request = summary.request
+def _results(comparison: Comparison) -> Results:
+    request = comparison.request
     return Results(
         schema_version=5,
         created=request.created,
         command=request.commands[-1],
         target_accuracy=request.options.target_accuracy,
-        warnings=summary.warnings,
+        warnings=comparison.warnings,
         rows=[
-            StoredRow(**{column.name: getattr(row, column.name) for column in columns_of(Row)}) for row in summary.rows
+            StoredRow(**{column.name: getattr(row, column.name) for column in columns_of(Row)})
+            for row in comparison.all_rows
         ],
         runs=[
-            RunSample(table=table, run_dir=run.shown_dir(summary.folder), record=run.record, result=run.result)
-            for table, run in summary.numbered_runs
+            RunSample(table=table, run_dir=run.shown_dir(comparison.folder), record=run.record, result=run.result)
+            for table, run in zip(comparison.runs["table"], comparison.lines["run"], strict=True)
         ],
     )
 
@@ -106,20 +105,19 @@ def _schema() -> str:
 MARKDOWN = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
 
 
-def to_markdown(summary: Summary) -> str:
-    lines = [*_fenced(summary.request.commands[-1:]), ""]
-    study = make_sweep_study(summary)
-    if study:
+def to_markdown(comparison: Comparison) -> str:
+    lines = [*_fenced(comparison.request.commands[-1:]), ""]
+    if study := comparison.study:
         for cells in study_tables(study):
             lines += [*markdown_grid(cells), ""]
         lines += [*map(_line, study_conclusions(study)), ""]
-    for table in summary.tables:
+    for table in comparison.tables:
         lines += map(_line, what_was_compared(table))
         for cells in row_tables(table.rows):
             lines += ["", *markdown_grid(cells)]
         lines += ["", *map(_line, conclusions(table)), ""]
-    lines += [f"{about_main(summary.request.options.modes)} {ABOUT_DETAILS}", ""]
-    if notes := remarks(summary):
+    lines += [f"{about_main(comparison.request.options.modes)} {ABOUT_DETAILS}", ""]
+    if notes := remarks(comparison):
         lines += [*_fenced(notes), ""]
     return "\n".join(lines)
 

@@ -52,7 +52,7 @@ class LiveView:
         self._whole = self._bars.add_task("all runs", total=total, completed=len(done), state="", visible=total > 1)
         self._left: list[Job] = []
         self._running: dict[Path, _Shown] = {}
-        self._rounds: dict[Path, float] = {}  # folder of each round that is being made -> when it began
+        self._began = 0.0  # the round that is being made
         self._told = time.monotonic()
         self._over: list[TaskID] = []
 
@@ -77,9 +77,10 @@ class LiveView:
             for task in self._over:
                 self._bars.update(task, visible=False)
             self._over.clear()
+        if not self._running:
+            self._began = time.monotonic()
         self._left = left
         self._running[job.path] = _Shown(job, self._bars.add_task(f"{job.title:<10}", total=None, state="starting"))
-        self._rounds.setdefault(job.path.parent, time.monotonic())
         self._plain(job, "starting")
         self._tell_time_left()
 
@@ -104,11 +105,7 @@ class LiveView:
         self._over.append(task)
         self._seconds.setdefault(_key(job), []).append(run.own_seconds)
         self._done += 1
-        if job.path.parent not in {path.parent for path in self._running}:
-            del self._rounds[job.path.parent]
-        over = job.path.parent not in {
-            path.parent for path in [*self._running, *(waiting.path for waiting in self._left)]
-        }
+        over = job.path.parent not in {path.parent for path in [*self._running, *(job.path for job in self._left)]}
         self._bars.stop_task(task)
         state = "done" if run.record.failure is None else f"failed: {run.record.failure}"
         self._bars.update(task, state=state)
@@ -129,20 +126,13 @@ class LiveView:
 
     def _seconds_left(self) -> float | None:
         """Estimated seconds until all runs have ended; None if nothing is known of them, or none is left."""
-        now = time.monotonic()
-        seconds = 0.0
-        for job in self._left:
-            if (guess := self._guess(job)) is None:
-                return None
-            seconds += guess
-        for folder, began in self._rounds.items():
-            # The runs of a round take turns: its time is that of all of them together.
-            guesses = [self._guess(shown.job) for path, shown in self._running.items() if path.parent == folder]
-            if None in guesses:
-                return None
-            seconds += max(0.0, sum(guess or 0.0 for guess in guesses) - (now - began))
-        # Assumes that as many rounds as now are always made at the same time.
-        return seconds / max(1, len(self._rounds)) if self._left or self._running else None
+        left = [self._guess(job) for job in self._left]
+        running = [self._guess(shown.job) for shown in self._running.values()]
+        if None in (*left, *running) or not (left or running):
+            return None
+        # The runs of a round take turns: its time is that of all of them together.
+        rest = sum(guess or 0.0 for guess in running) - (time.monotonic() - self._began)
+        return sum(guess or 0.0 for guess in left) + max(0.0, rest)
 
     def _guess(self, job: Job) -> float | None:
         """Estimated seconds of a run: the median over runs of its row and variant, else of its row, else over all."""

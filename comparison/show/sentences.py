@@ -1,8 +1,11 @@
 """The sentences of the terminal, Markdown and the page: above a table, below it, the conclusions, and the answers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
+
+import pandas as pd
 
 from common.implementations import IMPLEMENTATIONS
 from common.platform.cli import option_name
@@ -12,9 +15,12 @@ from common.spec.options import MODES, TrainConfig, neutral_option_values, optio
 from common.spec.schedules import SCHEDULES
 from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
-from comparison.measure.summary import Summary
+from comparison.measure.comparison import Comparison
+from comparison.measure.frames import ROUND
+from comparison.measure.row import Row
+from comparison.measure.status import DIFFERENT
 from comparison.measure.sweep import Study, SweepRow
-from comparison.measure.table import DIFFERENT, Row, Table, num_pairs, rows_have_turns, speed_ratio
+from comparison.measure.table import Table, have_turns, num_pairs, paired_turns, speed_ratio
 from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, between, difference, least_most
 from comparison.plan.jobs import shown_variant, variant_in_brackets
 from comparison.prove.learning import Learned
@@ -26,17 +32,15 @@ from comparison.run.load_meter import QUIETER
 
 def what_was_compared(table: Table) -> list[str]:
     """The lines above a table."""
-    result = table.first_result
+    result, variant = table.first_result, [f"sweep variant: {shown_variant(table.variant)}"] if table.variant else []
     if result is None:
-        return ["no implementation has finished", *_variant_line(table)]
+        return ["no implementation has finished", *variant]
     config = result.config
     images = f"{result.train_count:,} training and {result.test_count:,} test images"
     epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
-    records = [run.record for row in table.rows for run in row.runs]
-    seeds = list(dict.fromkeys(record.seed for record in records))
-    shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {' '.join(map(str, sorted(seeds)))}"
-    rounds = len({(record.seed, record.round) for record in records})
-    shown += f", {rounds} rounds" if rounds > 1 else ""
+    pairs = {(run.record.seed, run.record.round) for row in table.rows for run in row.runs["run"]}
+    seeds, rounds = sorted({seed for seed, _ in pairs}), len(pairs)
+    shown = f"seed{'s' if seeds[1:] else ''} {' '.join(map(str, seeds))}{f', {rounds} rounds' if rounds > 1 else ''}"
     return [
         f"{config.model} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
         f"{describe_batch(config)}, {epochs}, {result.num_steps:,} steps, {shown}",
@@ -45,13 +49,13 @@ def what_was_compared(table: Table) -> list[str]:
         # In a sweep over settings these lines are for all variants; the line of the variant has its settings.
         *([] if _swept_settings(table) else [_settings(table)]),
         describe_devices(config, result.device_name),
-        *_variant_line(table),
+        *variant,
     ]
 
 
-def what_was_swept(summary: Summary) -> list[str]:
+def what_was_swept(comparison: Comparison) -> list[str]:
     """The lines above a sweep: what varies, and what is the same in all variants."""
-    tables = [table for table in summary.tables if table.first_result]
+    tables = [table for table in comparison.tables if table.first_result]
     values: dict[str, dict[str, None]] = {}
     for table in tables:
         for option, value in table.variant.items():
@@ -104,33 +108,16 @@ def _settings(table: Table) -> str:
     return f"mode{'s' if modes[1:] else ''} {' and '.join(modes)}: {'; '.join([str(first), *others])}"
 
 
-def _variant_line(table: Table) -> list[str]:
-    shown = shown_variant(table.variant)
-    return [f"sweep variant: {shown}"] if shown else []
-
-
-def notes(tables: Sequence[Table]) -> list[str]:
-    """A line for each row that has a note; for a failed run, the end of its log too."""
-    lines = []
-    for table in tables:
-        for row in table.rows:
-            if row.note:
-                status = "" if row.status == "ok" else f" {row.status}:"
-                lines.append(f"{row.title}{variant_in_brackets(table.variant)}:{status} {row.note}")
-            lines += _log_lines(row)
+def remarks(comparison: Comparison) -> list[str]:
+    """The lines below the tables: warnings; a line for each row that has a note; for a failed run, its log's end."""
+    lines = [f"warning: {line}" for line in comparison.warnings]
+    for row in comparison.all_rows:
+        if row.note:
+            status = "" if row.status == "ok" else f" {row.status}:"
+            lines.append(f"{row.title}{variant_in_brackets(row.variant)}:{status} {row.note}")
+        for run in row.failed["run"][:1]:
+            lines += [f"  the end of {run.log}:", *(f"  | {line}" for line in run.last_log_lines())]
     return lines
-
-
-def _log_lines(row: Row) -> list[str]:
-    if not row.failed:
-        return []
-    first = row.failed[0]
-    return [f"  the end of {first.log}:", *(f"  | {line}" for line in first.last_log_lines())]
-
-
-def remarks(summary: Summary) -> list[str]:
-    """All lines below the tables."""
-    return [*(f"warning: {line}" for line in summary.warnings), *notes(summary.tables)]
 
 
 # --- Conclusions ---
@@ -171,7 +158,7 @@ def speed_conclusions(table: Table) -> list[str]:
     """Which row is the fastest, in all modes and in each; what the next mode gains; why a speed was not measured."""
     good = [row for row in table.rows if row.is_comparable and row.images_per_second]
     lines: list[str] = []
-    unmeasured = [row for row in table.rows if row.runs and not row.images_per_second]
+    unmeasured = [row for row in table.finished if not row.images_per_second]
     if why := why_not_measured(unmeasured):
         lines.append(f"{', '.join(row.title for row in unmeasured)}: speed not measured: {why}")
     lines += _fastest_of_all(good)
@@ -182,7 +169,7 @@ def speed_conclusions(table: Table) -> list[str]:
 
 def proof_conclusions(table: Table) -> list[str]:
     """Whether the rows are the same training; none for a single row."""
-    if sum(bool(row.runs) for row in table.rows) < 2:
+    if len(table.finished) < 2:
         return []
     rows = [row for row in table.rows if row.is_comparable]
     if len(rows) < 2:
@@ -211,44 +198,45 @@ def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
     """Compares the fastest row of several modes with the fastest one of another framework."""
     if len({row.mode for row in rows}) < 2:
         return
-    first, *others = sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
-    if other := next((row for row in others if row.implementation != first.implementation), None):
-        ratio, num_rounds = speed_ratio(other, first)
-        if ratio:
-            title = f"{first.title}, the fastest row," if ratio.verdict == "faster" else first.title
-            yield f"{_times(title, other.title, ratio, num_rounds)}, the fastest of the other frameworks"
+    first, *others = _by_speed(rows)
+    other = next((row for row in others if row.implementation != first.implementation), None)
+    if other and (ratio := speed_ratio(other, first)):
+        title = f"{first.title}, the fastest row," if ratio.verdict == "faster" else first.title
+        yield f"{_times(title, other.title, ratio)}, the fastest of the other frameworks"
 
 
 def _fastest(rows: Sequence[Row]) -> Iterator[str]:
     """Compares the row with the highest median speed with each of the others, the next fastest first."""
-    if len(rows) < 2:
-        return
-    first, *others = sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
-    for other in others:
-        ratio, num_rounds = speed_ratio(other, first)
-        if ratio:
-            yield _times(first.title, other.title, ratio, num_rounds)
+    ordered = _by_speed(rows)
+    for other in ordered[1:]:
+        if ratio := speed_ratio(other, ordered[0]):
+            yield _times(ordered[0].title, other.title, ratio)
+
+
+def _by_speed(rows: Sequence[Row]) -> list[Row]:
+    """The fastest first."""
+    return sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
 
 
 def _gain(row: Row, other: Row) -> str | None:
     """What the next mode gains, of runs of the same implementation in the same rounds; None if not known."""
     if row.implementation != other.implementation or MODES.index(other.mode) != MODES.index(row.mode) + 1:
         return None
-    ratio, num_rounds = speed_ratio(row, other)
+    ratio = speed_ratio(row, other)
     if not ratio:
         return None
-    gain = _times(other.title, row.title, ratio, num_rounds)
+    gain = _times(other.title, row.title, ratio)
     extra = IMPLEMENTATIONS[row.implementation].tutorial if row.implementation in IMPLEMENTATIONS else ""
     if row.mode == "tutorial" and extra and ratio.estimate and ratio.verdict == "faster":
         gain += f": {1 - 1 / ratio.estimate:.0%} of the tutorial's time goes into {extra}"
     return gain
 
 
-def _times(name: str, other: str, ratio: Ratio, num_rounds: int) -> str:
+def _times(name: str, other: str, ratio: Ratio) -> str:
     """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
     if ratio.estimate is None:
-        times = least_most(ratio.least, ratio.most)
-        rounds = f"{num_rounds} round{'s' if num_rounds > 1 else ''}"
+        times = least_most((ratio.least, ratio.most))
+        rounds = f"{ratio.rounds} round{'s' if ratio.rounds > 1 else ''}"
         return f"{name} trained {times} times as fast as {other} in {rounds}, too few to be sure"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
@@ -269,67 +257,53 @@ def study_conclusions(study: Study) -> list[str]:
     for series in dict.fromkeys(row.series for row in study.rows):
         members = [row for row in study.rows if row.series == series and row.row.images_per_second]
         if study.kind == "devices":
-            lines += [
-                _scaled(study, member)
-                for member in members[-1:]
-                if member.speed_up and member.ideal and member.ideal > 1
-            ]
+            largest = members[-1] if members else None
+            if largest and largest.ratio and (largest.ideal or 0.0) > 1:
+                lines.append(_scaled(study, largest, largest.ratio))
         elif len(members) > 1:
             lines.append(f"{series}: {_extremes(study.option, members)}")
     lines += _fastest_by_value(study)
     answers = [row.row.same_training for row in study.rows]
     if True in answers and False not in answers and all(row.row.is_comparable for row in study.rows):
-        largest = max(row.row.proof_difference or 0.0 for row in study.rows)
-        lines.append(
-            f"same training: yes, proved for each in 64-bit runs: losses differ by at most {difference(largest)}"
-        )
+        most = difference(max(row.row.proof_difference or 0.0 for row in study.rows))
+        lines.append(f"same training: yes, proved for each in 64-bit runs: losses differ by at most {most}")
     return lines
 
 
-def _scaled(study: Study, study_row: SweepRow) -> str:
+def _scaled(study: Study, member: SweepRow, ratio: Ratio) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    assert study_row.speed_up
-    efficiency = least_most(study_row.efficiencies[0], study_row.efficiencies[-1], SHARE)
-    if study_row.speed_up.estimate is None:
-        times = least_most(study_row.speed_up.least, study_row.speed_up.most)
-        interval = ", in too few rounds to be sure"
-    else:
-        times, ends = (
-            format(study_row.speed_up.estimate, RATIO),
-            between(study_row.speed_up.low, study_row.speed_up.high),
-        )
-        interval = f" ({ends})" if ends else ""
-    where = f"on {study_row.x} nodes" if study.option == "num-nodes" else f"with {study_row.x} devices"
-    return f"{study_row.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
+    ends = between(ratio.low, ratio.high)
+    interval = ", in too few rounds to be sure" if ratio.estimate is None else f" ({ends})" if ends else ""
+    where = f"on {member.x} nodes" if study.option == "num-nodes" else f"with {member.x} devices"
+    times, efficiency = least_most(member.ends), least_most(member.efficiencies, SHARE)
+    return f"{member.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
 
 
 def _extremes(option: str, members: Sequence[SweepRow]) -> str:
     """The values at which one line of a chart has its highest and lowest speed, and its highest and lowest accuracy."""
-    by_speed = sorted(members, key=lambda member: member.row.images_per_second or 0.0)
-    slowest, fastest = by_speed[0], by_speed[-1]
-    text = f"fastest with {option} {fastest.x} ({Row.images_per_second.text(fastest.row)} images/s)"
-    text += f", slowest with {slowest.x} ({Row.images_per_second.text(slowest.row)})"
-    by_accuracy = sorted(members, key=lambda member: member.row.test_accuracy or 0.0)
-    least, most = (Row.test_accuracy.text(member.row) for member in (by_accuracy[0], by_accuracy[-1]))
+    slowest, *_, fastest = sorted(members, key=attrgetter("row.images_per_second"))
+    speed, slow = (Row.images_per_second.text(member.row) for member in (fastest, slowest))
+    text = f"fastest with {option} {fastest.x} ({speed} images/s), slowest with {slowest.x} ({slow})"
+    worst, *_, best = sorted(members, key=attrgetter("row.test_accuracy"))
+    least, most = (Row.test_accuracy.text(member.row) for member in (worst, best))
     if least == most:
         return f"{text}; test accuracy {most} with every value"
-    return f"{text}; test accuracy from {least} ({by_accuracy[0].x}) to {most} ({by_accuracy[-1].x})"
+    return f"{text}; test accuracy from {least} ({worst.x}) to {most} ({best.x})"
 
 
 def _fastest_by_value(study: Study) -> list[str]:
     """`highest median speed: PyTorch with devices 1, Lightning with 2`; empty for a single implementation and mode."""
     best: dict[str, list[str]] = {}
-    if len({row.row.title for row in study.rows}) < 2:
+    measured = [member for member in study.rows if member.row.images_per_second]
+    for x in dict.fromkeys(member.x for member in measured):
+        fastest = max((member for member in measured if member.x == x), key=attrgetter("row.images_per_second"))
+        best.setdefault(fastest.row.title, []).append(x)
+    if not best or len({member.row.title for member in study.rows}) < 2:
         return []
-    for x in dict.fromkeys(row.x for row in study.rows):
-        known = [row for row in study.rows if row.x == x and row.row.images_per_second]
-        if known:
-            first = max(known, key=lambda member: member.row.images_per_second or 0.0)
-            best.setdefault(first.row.title, []).append(x)
     parts = [f"{title} with {study.option} {', '.join(values)}" for title, values in best.items()]
     if len(parts) == 1:
         parts = [f"{next(iter(best))}, with each value of {study.option}"]
-    return [f"highest median speed: {'; '.join(parts)}"] if parts else []
+    return [f"highest median speed: {'; '.join(parts)}"]
 
 
 # --- What a reader asks ---
@@ -337,34 +311,25 @@ def _fastest_by_value(study: Study) -> list[str]:
 DIR = "DIR is the folder of this page"  # not its path: the folder may be moved
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A question that a reader has, and the answers, a sentence each."""
-
-    question: str
-    answers: list[str]
-
-
-def findings(summary: Summary, table: Table) -> list[Finding]:
-    """The questions and answers for a table; an empty list if no run has succeeded."""
-    rows = [row for row in table.rows if row.num_runs]
+def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
+    """A reader's questions about a table -> the answers, a sentence each; empty if no run has succeeded."""
+    rows = table.finished
     if not rows:
-        return []
-    why = _why_no_ratio(table)
+        return {}
+    why = _why_no_ratio(rows)
     nothing = f"Not measured: {why}." if why else "Nothing to compare: only one row has a speed."
-    questions = [
-        Finding("Which is fastest?", speed_conclusions(table) or [nothing]),
-        Finding("Which starts fastest?", _least(rows, Row.startup_seconds, "s")),
-        Finding("Which needs the least memory?", _least(rows, Row.peak_memory_bytes, "MiB")),
-        Finding(
-            "Was it the same training?",
-            [*proof_conclusions(table), *_accuracies(rows), *accuracy_conclusions(table)],
-        ),
-        Finding("Does it learn?", learning_conclusions(table)),
-        Finding("How reliable is this?", [_trust(summary, table, why)]),
-        Finding("What next?", [_next_step(summary, table, why)]),
-    ]
-    return [finding for finding in questions if finding.answers]
+    accuracies = [row.test_accuracy for row in rows]
+    proved = [*proof_conclusions(table), f"Test accuracy: {least_most(sorted(accuracies), ACCURACY)}."]
+    answers = {
+        "Which is fastest?": speed_conclusions(table) or [nothing],
+        "Which starts fastest?": _least(rows, Row.startup_seconds, "s"),
+        "Which needs the least memory?": _least(rows, Row.peak_memory_bytes, "MiB"),
+        "Was it the same training?": [*proved, *accuracy_conclusions(table)],
+        "Does it learn?": learning_conclusions(table),
+        "How reliable is this?": [_trust(comparison, rows, why)],
+        "What next?": [_next_step(comparison, rows, why)],
+    }
+    return {question: sentences for question, sentences in answers.items() if sentences}
 
 
 def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
@@ -376,90 +341,68 @@ def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
     return [f"{first}, {least} {unit} ({', '.join(f'{name} {shown}' for _, name, shown in others)})."]
 
 
-def _accuracies(rows: Sequence[Row]) -> list[str]:
-    known = [row.test_accuracy for row in rows if row.test_accuracy is not None]
-    if not known:
-        return []
-    return [f"Test accuracy: {least_most(min(known), max(known), ACCURACY)}."]
-
-
-def _why_no_ratio(table: Table) -> str | None:
+def _why_no_ratio(rows: Sequence[Row]) -> str | None:
     """Why no ratio was measured, and what to do; None if one was. For a single row: why it has no speed."""
-    reference, others = _compared(table)
-    if any(map(_has_ratio, others)):
+    reference, *others = rows
+    if any(row.ratio_max is not None for row in others):
         return None
     if not others:
         return None if reference.images_per_second else why_not_measured([reference])
-    if why := why_not_measured([reference, *others]):
+    if why := why_not_measured(rows):
         return why
     if all(row.status in (*DIFFERENT, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
-    if any(rows_have_turns(reference, row) for row in others):
+    if any(have_turns(paired_turns(reference, row)) for row in others):
         return f"no two rows had {MIN_CYCLES} cycles in which both were undisturbed; {QUIETER}"
-    if not any(run.images_per_second for row in (reference, *others) for run in row.runs):
+    if not any(row.runs["speed"].notna().any() for row in rows):
         return "training is too short to measure a speed; make it longer (--epochs)"
     return "no round has undisturbed speeds of the first row and another"
 
 
-def _compared(table: Table) -> tuple[Row, list[Row]]:
-    """The first row's row and the others, of those with runs."""
-    reference = table.reference
-    assert reference is not None
-    return reference, [row for row in table.rows if row.runs and row is not reference]
-
-
-def _has_ratio(row: Row) -> bool:
-    """Whether a row has a ratio to the first row or, with too few rounds, the lowest and the highest of the rounds."""
-    return row.ratio_max is not None
-
-
-def _trust(summary: Summary, table: Table, why: str | None) -> str:
+def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     """How many rounds, turns and seeds count; `why`: why no ratio was measured."""
-    reference, others = _compared(table)
-    rows = [reference, *others]
-    runs = [run for row in rows for run in row.runs]
-    made, counting = len({run.round_key for run in runs}), _num_rounds(table)
-    seeds = len({run.record.seed for run in runs})
+    reference, *others = rows
+    runs, turns = (pd.concat(frames) for frames in ([row.runs for row in rows], [row.turns for row in rows]))
+    made, counting = len(runs[ROUND].drop_duplicates()), _num_rounds(rows)
+    seeds = runs["seed"].nunique()
     of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy has no spread"
     if why:
         return f"Speed is not measured: {why}. Accuracy: {of_seeds}."
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
-    if pairs := sorted(filter(None, (num_pairs(reference, row) for row in filter(_has_ratio, others)))):
-        turns = sum(len(run.turns) for run in runs)
-        left = turns - sum(len(row.turns(run)) for row in rows for run in row.runs)
-        counts = least_most(pairs[0], pairs[-1], COUNT)
+    if pairs := sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio_max is not None))):
+        left = (~turns["counts"]).sum()
+        counts = least_most(pairs, COUNT)
         parts = [f"{rounds} on one machine, with {counts} pairs of turns"]
-        parts += [f"{left:,} of {turns:,} turns are left out: other programs disturbed them"] if left else []
+        parts += [f"{left:,} of {len(turns):,} turns are left out: other programs disturbed them"] if left else []
         few = " With one round they hold for these processes only: --repeats 5 adds rounds." if counting == 1 else ""
     else:
         parts, few = [f"{rounds} of paired runs on one machine"], ""
-        if disturbed := len({run.round_key for row in rows for run in row.runs if row.leaves_out(run)}):
+        if disturbed := len(runs.loc[runs["left_out"], ROUND].drop_duplicates()):
             parts.append(f"{disturbed} left out: other programs disturbed {'it' if disturbed == 1 else 'them'}")
         if counting < MIN_ROUNDS:
             return f"Not very: {'; '.join([*parts, of_seeds])}. Ratios need {MIN_ROUNDS} undisturbed rounds."
-    count = len(summary.warnings)
+    count = len(comparison.warnings)
     read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""
     return f"{'; '.join([*parts, of_seeds])}. The ranges in brackets are 95 % intervals.{few}{read}"
 
 
-def _num_rounds(table: Table) -> int:
+def _num_rounds(rows: Sequence[Row]) -> int:
     """The number of rounds that the ratios are from; that of the speeds if there is only one row."""
-    reference, others = _compared(table)
-    return max(row.num_rounds for row in others or [reference])
+    return max(row.num_rounds for row in rows[1:] or rows)
 
 
-def _next_step(summary: Summary, table: Table, why: str | None) -> str:
-    repeats, model = summary.request.options.repeats, summary.request.config.model
+def _next_step(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
+    repeats, model = comparison.request.options.repeats, comparison.request.config.model
     again = f"python compare.py --resume DIR --repeats {max(5, repeats + 2)}"
     if why:
         if why.endswith(QUIETER):
             return f"On a quieter machine, {again} runs more rounds; {DIR}."
         return "Remove that cause, and begin a new comparison."
-    reference, others = _compared(table)
-    enough = 2 if any(rows_have_turns(reference, row) for row in others) else MIN_ROUNDS
-    if others and _num_rounds(table) < enough:
+    reference, *others = rows
+    enough = 2 if any(have_turns(paired_turns(reference, row)) for row in others) else MIN_ROUNDS
+    if others and _num_rounds(rows) < enough:
         return f"{again} runs more rounds; {DIR}."
-    if any(row.verdict == "no difference shown" for row in table.rows):
+    if any(row.verdict == "no difference shown" for row in rows):
         more = f"python compare.py --resume DIR --repeats {max(20, 2 * repeats)}"
         return f"Where a difference is not significant, more rounds may settle it: {more}; {DIR}."
     case = f"a network other than {model}, or another batch size or machine, may change the ranking"

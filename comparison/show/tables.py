@@ -1,16 +1,17 @@
 """The tables of text, for the terminal, Markdown and the page: which columns they have, and what these mean."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from common.spec.options import ABOUT_MODES, Mode
 from comparison.lockstep import FIRST_STEPS
 from comparison.measure.columns import Column, columns_of
-from comparison.measure.sweep import Study, SweepRow
-from comparison.measure.table import DECISION, DETAILED, ROW_TABLES, SWEEP_SPEED, SWEEP_TABLES, Row, Table
+from comparison.measure.row import DECISION, DETAILED, ROW_TABLES, SWEEP_TABLES, Row
+from comparison.measure.sweep import Study
+from comparison.measure.table import Table
+from comparison.numbers import SHARE, least_most, span
 
 ABOUT_MAIN = (
     "images/s: training images per second in usual turns, the median of the runs; spread: the middle"
@@ -44,34 +45,37 @@ def in_one_line(heading: str) -> str:
     return heading.replace("\n", " ").replace("- ", "").strip()
 
 
-def text_table(columns: Sequence[Column[Any]], rows: Sequence[object], names: Sequence[str]) -> pd.DataFrame:
+def _text_table(table: str, rows: Sequence[Row], names: Sequence[str], **more: list[str]) -> pd.DataFrame:
     """Text: a line for each row, with its name as the index. Columns without any text are left out."""
-    cells = {column.heading: [column.text(row) for row in rows] for column in columns}
+    cells = {column.heading: [column.text(row) for row in rows] for column in columns_of(Row, table)} | more
     return pd.DataFrame({heading: texts for heading, texts in cells.items() if any(texts)}, [*names])
 
 
 def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:
     """The numbers of `rows` in several tables, the main one first; tables without any text are left out."""
     names = [row.label for row in rows]
-    chosen = [name for name in ROW_TABLES if details or name not in DETAILED]
-    tables = [text_table(columns_of(Row, name), rows, names) for name in chosen]
+    tables = [_text_table(name, rows, names) for name in ROW_TABLES if details or name not in DETAILED]
     return [table for table in tables if not table.empty]
 
 
 def study_tables(study: Study) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
     rows, names = [row.row for row in study.rows], [f"{row.x} {row.series}" for row in study.rows]
-    tables = [text_table(columns_of(Row, name), rows, names) for name in SWEEP_TABLES]
-    scaling = text_table(columns_of(SweepRow, SWEEP_SPEED), study.rows, names)
-    tables[0] = pd.concat([tables[0], scaling], axis=1)
+    scaling = {
+        "\nspeed-up": [least_most(row.ends, to="-") for row in study.rows],
+        # With a space: the table has the interval of the ratio, too.
+        "95 %\ninterval ": [span(row.ratio.low, row.ratio.high) if row.ratio else "" for row in study.rows],
+        "\nefficiency": [least_most(row.efficiencies, SHARE, to="-") for row in study.rows],
+    }
+    speeds, *others = SWEEP_TABLES
+    tables = [_text_table(speeds, rows, names, **scaling), *(_text_table(name, rows, names) for name in others)]
     return [table for table in tables if not table.empty]
 
 
 # --- To decide by ---
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell of the table to decide by.
 
     Attributes:
@@ -85,8 +89,7 @@ class Cell:
     share: float | None
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The table to decide by: headings with their meanings, and for each row its title, cells, and whether it is ok."""
 
     headings: list[tuple[str, str]]
@@ -95,7 +98,7 @@ class Decision:
 
 def decision(table: Table) -> Decision:
     """The table to decide by: numbers, each compared with the best one of its column."""
-    rows = [row for row in table.rows if row.runs]
+    rows = table.finished
     columns = [column for column in columns_of(Row, DECISION) if any(map(column.text, rows))]
     lines = [(row.title, [_cell(column, row, rows) for column in columns], row.status == "ok") for row in rows]
     return Decision([(in_one_line(column.heading), column.about) for column in columns], lines)

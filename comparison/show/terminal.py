@@ -4,65 +4,49 @@ from collections.abc import Sequence
 
 import pandas as pd
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as TextTable
 
-from comparison.measure.summary import Summary
-from comparison.measure.sweep import Study, make_sweep_study
-from comparison.measure.table import Row
-from comparison.show.sentences import (
-    conclusions,
-    remarks,
-    study_conclusions,
-    what_was_compared,
-    what_was_swept,
-)
+from comparison.measure.comparison import Comparison
+from comparison.measure.row import Row
+from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared, what_was_swept
 from comparison.show.tables import about_main, row_tables, study_tables
 
 
-def print_tables(console: Console, summary: Summary) -> None:
+def print_tables(console: Console, comparison: Comparison) -> None:
     """Prints what was compared, the main tables and the remarks; of a sweep its own tables."""
-    study = make_sweep_study(summary)
-    if study:
-        _print_study(console, summary, study)
+    if study := comparison.study:
+        _print_lines(console, what_was_swept(comparison))
+        for cells in study_tables(study):
+            _print_grid(console, cells, [row.row for row in study.rows], study.option)
+        console.print("\nthe tables of each variant are in report.html and results.md", style="dim")
     else:
-        for table in summary.tables:
-            console.print()
-            for line in what_was_compared(table):
-                console.print(line)
-            if table.first_result:
-                for cells in row_tables(table.rows, details=False):
-                    _print_grid(console, cells, table.rows, "framework")
-        if any(table.first_result for table in summary.tables):
-            console.print()
-            console.print(about_main(summary.request.options.modes), style="dim")
+        for table in comparison.tables:
+            _print_lines(console, what_was_compared(table))
+            for cells in row_tables(table.rows, details=False) if table.finished else ():
+                _print_grid(console, cells, table.rows, "framework")
+        if any(table.finished for table in comparison.tables):
+            console.print(f"\n{about_main(comparison.request.options.modes)}", style="dim")
             console.print("The report and results.md have more numbers.", style="dim")
-    if notes := remarks(summary):
+    if notes := remarks(comparison):
         console.print()
         for line in notes:
             _print_remark(console, line)
 
 
-def print_conclusions(console: Console, summary: Summary) -> None:
+def print_conclusions(console: Console, comparison: Comparison) -> None:
     """Prints the conclusions; nothing if there is nothing to compare."""
-    study = make_sweep_study(summary)
-    lines = study_conclusions(study) if study else []
-    for table in () if study else summary.tables:
-        lines += conclusions(table)
-    for line in lines:
+    of_tables = [line for table in comparison.tables for line in conclusions(table)] if not comparison.study else []
+    for line in study_conclusions(comparison.study) if comparison.study else of_tables:
         console.print(line, soft_wrap=not console.is_terminal)
 
 
-def _print_study(console: Console, summary: Summary, study: Study) -> None:
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
     console.print()
-    for line in what_was_swept(summary):
+    for line in lines:
         console.print(line)
-    for cells in study_tables(study):
-        _print_grid(console, cells, [row.row for row in study.rows], study.option)
-    console.print()
-    console.print("the tables of each variant are in report.html and results.md", style="dim")
 
 
 def _print_remark(console: Console, line: str) -> None:
@@ -78,16 +62,16 @@ def _print_remark(console: Console, line: str) -> None:
 def _print_grid(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str) -> None:
     """Prints a table, in parts of as many columns as fit beside each other."""
     unbounded = console.options.update(width=10**4)
-    while len(cells.columns):
-        count = len(cells.columns)
-        while (
-            count > 1
-            and Measurement.get(console, unbounded, _grid(cells.iloc[:, :count], rows, what)).maximum > console.width
-        ):
+    while (count := len(cells.columns)) > 0:
+        while count > 1 and _width(console, unbounded, _grid(cells.iloc[:, :count], rows, what)) > console.width:
             count -= 1
         console.print()
         console.print(_grid(cells.iloc[:, :count], rows, what))
         cells = cells.iloc[:, count:]
+
+
+def _width(console: Console, options: ConsoleOptions, grid: TextTable) -> int:
+    return Measurement.get(console, options, grid).maximum
 
 
 def _grid(cells: pd.DataFrame, rows: Sequence[Row], what: str) -> TextTable:

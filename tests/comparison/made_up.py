@@ -16,7 +16,7 @@ from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, Run
 from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_devices, resolve_settings
 from comparison import load
-from comparison.measure.summary import find_runs, summarise
+from comparison.measure.comparison import find_runs
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
@@ -101,21 +101,15 @@ def comparison(folder, make=lambda job: MadeUp(), only=lambda job: True, **optio
     return load(folder)
 
 
-def read_summary(folder):
-    request = Request.read(folder, "")
-    runs, missing = find_runs(folder, request)
-    return summarise(folder, request, runs, len(missing))
-
-
 def answers(folder):
     """What the first screen of the report says of the first table: question -> answers."""
-    summary = read_summary(folder)
-    return {finding.question: finding.answers for finding in findings(summary, summary.tables[0])}
+    summary = load(folder)
+    return findings(summary, summary.tables[0])
 
 
 def report(folder):
     """Makes the report of a comparison; returns the page."""
-    write_report(read_summary(folder))
+    write_report(load(folder))
     return (folder / "report.html").read_text()
 
 
@@ -129,7 +123,7 @@ def write_missing(folder, make):
 
 def shown(folder, width=80):
     """What compare.py prints about the results of a comparison; writes its tables, too."""
-    summary = read_summary(folder)
+    summary = load(folder)
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False, emoji=False)
     write_tables(summary)
     print_tables(console, summary)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 from conftest import REPOSITORY
-from made_up import MadeUp, comparison, made_up_turns, read_summary, write_missing
+from made_up import MadeUp, comparison, made_up_turns, write_missing
 from rich.console import Console
 
 from common.platform.cli import parse_options
@@ -68,9 +68,9 @@ SEARCH = {"sweep": ["batch-size=32,64"], "sweep_learning_rate": [0.1, 0.2]}
 
 def chosen(folder, make, target=None, only=lambda job: job.rate_search, **options):
     comparison(folder, make, only=only, **SEARCH, **options)
-    summary = read_summary(folder)
+    summary = load(folder)
     variants = make_variants(summary.request.options, summary.request.config)
-    return [variant.config.learning_rate for variant in tuned(variants, list(summary.runs), target)]
+    return [variant.config.learning_rate for variant in tuned(variants, list(summary.ended), target)]
 
 
 def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
@@ -199,9 +199,9 @@ def test_rounds_end_when_enough_are_undisturbed_or_the_interval_is_narrow(tmp_pa
 def test_runs_that_had_ended_but_were_not_audited_when_it_was_interrupted_are_audited(tmp_path, monkeypatch):
     audited = []
     comparison(tmp_path, verify="never")
-    summary = read_summary(tmp_path)
-    (summary.runs[1].run_dir / "states").mkdir()
-    (summary.runs[1].run_dir / "audits.json").unlink()
+    summary = load(tmp_path)
+    (summary.ended[1].run_dir / "states").mkdir()
+    (summary.ended[1].run_dir / "audits.json").unlink()
     monkeypatch.setattr(run_maker, "make_audits", lambda run_dir, steps: audited.append(run_dir))
-    run_maker.RunMaker(tmp_path, summary.request, None, summary.runs, []).audit_interrupted()
-    assert audited == [summary.runs[1].run_dir]
+    run_maker.RunMaker(tmp_path, summary.request, None, summary.ended, []).audit_interrupted()
+    assert audited == [summary.ended[1].run_dir]

@@ -2,10 +2,11 @@
 
 import io
 
-from made_up import MadeUp, comparison, read_summary
+from made_up import MadeUp, comparison
 from rich.console import Console
 
 from common.record.results import PlanLine, StepLine
+from comparison import load
 from comparison.plan.jobs import comparison_jobs, make_variants
 from comparison.show.live import LiveView
 
@@ -13,10 +14,10 @@ from comparison.show.live import LiveView
 def shown(tmp_path, terminal, finished):
     """The text shown so far when `finished` of nine runs have ended and the next one has just begun."""
     comparison(tmp_path, lambda job: MadeUp(process_seconds=100 if job.implementation == "tf" else 40), repeats=3)
-    summary = read_summary(tmp_path)
+    summary = load(tmp_path)
     options = summary.request.options
     jobs = list(comparison_jobs(options, make_variants(options, summary.request.config)))
-    by_dir = {run.run_dir: run for run in summary.runs}
+    by_dir = {run.run_dir: run for run in summary.ended}
     text = io.StringIO()
     console = Console(file=text, width=80, force_terminal=terminal, highlight=False, markup=False, color_system=None)
     with LiveView(console, len(jobs), []) as view:

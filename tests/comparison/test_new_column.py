@@ -11,14 +11,14 @@ ADDED = '''
     @column("runs\\nin all", MAIN, SWEEP_SPEED, DECISION, form="{:,} runs".format)
     def runs_in_all(self) -> int:
         """Number of runs, with those that have failed."""
-        return len(self.runs + self.failed)
+        return len(self.runs) + len(self.failed)
 '''
 
 
 def test_a_new_column_is_one_method(tmp_path):
     comparison(tmp_path / "made", implementations=["tf", "pt"], repeats=2)
     comparison(tmp_path / "sweep", implementations=["tf", "pt"], repeats=2, sweep=["batch-size=16,32"])
-    code = changed_code(tmp_path / "code", "comparison/measure/table.py", PLACE, PLACE + ADDED)
+    code = changed_code(tmp_path / "code", "comparison/measure/row.py", PLACE, PLACE + ADDED)
     for name in ("made", "sweep"):
         printed = run(sys.executable, "compare.py", "--report-only", tmp_path / name, cwd=code).stdout
         assert "in all" in printed and "2 runs" in printed

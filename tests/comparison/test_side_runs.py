@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from conftest import ONE_ROUND, changed_code, run
-from made_up import MadeUp, comparison, read_summary, report, shown, write_files
+from made_up import MadeUp, comparison, report, shown, write_files
 
 from common.data.datasets import load_dataset
 from common.record.profile import Profile, ProfiledOperation
@@ -127,7 +127,7 @@ def make_twice(tmp_path, monkeypatch):
         comparison(tmp_path, **options)
         said, launcher = [], Launcher(failing, unable)
         monkeypatch.setattr(side_runs, "run_programs", launcher)
-        request = read_summary(tmp_path).request
+        request = load(tmp_path).request
         runner = SideRunner(tmp_path, request, make_variants(request.options, request.config), said.append)
         for kind in kinds * 2:
             kind(runner)

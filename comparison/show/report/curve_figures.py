@@ -1,16 +1,13 @@
 """The learning curves of a table: accuracy over seconds, loss over epochs."""
 
 from collections.abc import Iterator, Sequence
-from statistics import fmean
-from typing import Any
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
+from common.record.results import EpochLine
 from comparison import numbers
-from comparison.measure.table import Row
-from comparison.run.store import Run
+from comparison.measure.row import Row
 from comparison.show.report.charts import FOR_POINTERS, Chart, pointer_line, switch
 from comparison.show.report.looks import Looks
 from comparison.show.report.speed_figures import looks_of_rows
@@ -29,57 +26,62 @@ def accuracy_scale(percentages: Sequence[float], num_images: int) -> alt.Scale:
 
 def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
     """A line for each row: the test accuracy after each epoch of its run with the median duration."""
-    data = [
-        {"row": row.title, "x": second, "value": 100 * line.test_accuracy, "epoch": line.epoch}
-        for row in rows
-        for line, second in zip(row.typical_run.epochs, _seconds_of(row.typical_run), strict=True)
-    ]
-    if len(data) == len(rows):  # a single epoch would be a dot
+    table = pd.concat([_epochs(row.title, row.typical_run.epochs) for row in rows])
+    if len(table) == len(rows):  # a single epoch would be a dot
         return
-    table, looks = pd.DataFrame(data), looks_of_rows(rows)
+    table["x"] = (table["train_seconds"] + table["eval_seconds"]).groupby(table["row"]).cumsum()
+    table["value"] = 100 * table["test_accuracy"]
     x = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
     y = alt.Y("value:Q", title="Test accuracy, %")
     y = y.scale(accuracy_scale(table["value"].tolist(), rows[0].results[0].test_count))
-    tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("epoch:Q")]
-    tooltip += [alt.Tooltip("x:Q", title="seconds", format=numbers.SECONDS)]
+    tooltip = [alt.Tooltip("epoch:Q"), alt.Tooltip("x:Q", title="seconds", format=numbers.SECONDS)]
     tooltip += [alt.Tooltip("value:Q", title="accuracy, %", format=numbers.PERCENT)]
-    points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
-    ends = ", ".join(f"{row.title} {row.runs[0].epochs[-1].test_accuracy:{numbers.ACCURACY}}" for row in rows)
+    ends = ", ".join(f"{row.title} {_last(row).test_accuracy:{numbers.ACCURACY}}" for row in rows)
+    table, looks = table[["row", "x", "value", "epoch"]], looks_of_rows(rows)
     yield Chart(
         "accuracy",
         "Accuracy over seconds",
         "On the test set, in each row's run with the median duration.",
         f"Test accuracy over seconds, a line for each implementation; they end at {ends}",
-        [lines_of(table, x, y, looks), points.encode(x, y, tooltip=tooltip)],
+        [lines_of(table, x, y, looks), _points(table, x, y, tooltip)],
         260 + looks.legend_height,
     )
 
 
-def _seconds_of(run: Run) -> list[float]:
-    """The seconds of training and evaluation until the end of each epoch."""
-    seconds: list[float] = np.cumsum([(line.train_seconds or 0.0) + line.eval_seconds for line in run.epochs]).tolist()
-    return seconds
+def _epochs(title: str, epochs: Sequence[EpochLine]) -> pd.DataFrame:
+    """A line for each evaluation; `row` is the title."""
+    return pd.DataFrame(map(dict, epochs)).assign(row=title)
+
+
+def _last(row: Row) -> EpochLine:
+    """The last evaluation of a row's first run."""
+    last: EpochLine = row.runs["run"].iloc[0].epochs[-1]
+    return last
+
+
+def _points(table: pd.DataFrame, x: alt.X, y: alt.Y, tooltip: Sequence[alt.Tooltip]) -> alt.Chart:
+    """A tooltip for each point of the lines, which also names the row."""
+    points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
+    found: alt.Chart = points.encode(x, y, tooltip=[alt.Tooltip("row:N", title="framework"), *tooltip])
+    return found
 
 
 def loss_over_epochs(rows: Sequence[Row]) -> Iterator[Chart]:
     """A strong line for each row's test loss, a pale one for its training loss: the means over seeds."""
-    data: list[dict[str, Any]] = []
+    parts = []
     for number, row in enumerate(rows):
-        runs = list({run.record.seed: run for run in reversed(row.runs)}.values())  # the first one of each seed
-        for kind in ("training", "test"):
-            for lines in zip(*(run.epochs for run in runs), strict=True):
-                losses = [line.test_loss if kind == "test" else line.train_loss for line in lines]
-                data.append(
-                    {"row": row.title, "key": f"{kind}{number}", "set": kind, "x": lines[0].epoch}
-                    | {"value": None if None in losses else fmean(losses)}
-                )
-    if len(data) == 2 * len(rows):
+        firsts = row.runs.drop_duplicates("seed")["run"]
+        means = pd.concat([_epochs(row.title, run.epochs) for run in firsts]).groupby("epoch")
+        for kind, column in (("training", "train_loss"), ("test", "test_loss")):
+            line = means[column].mean().reset_index().set_axis(["x", "value"], axis=1)
+            parts.append(line.assign(row=row.title, key=f"{kind}{number}", set=kind))
+    table, looks = pd.concat(parts), looks_of_rows(rows)
+    if len(table) == len(parts):
         return
-    table, looks = pd.DataFrame(data), looks_of_rows(rows)
     x, y = epoch_axis(table), loss_axis()
     tests = table[table["set"] == "test"][["x", "key", "value"]]
     titles = {f"test{number}": row.title for number, row in enumerate(rows)}
-    ends = ", ".join(f"{row.title} {row.runs[0].epochs[-1].test_loss:{numbers.LOSS}}" for row in rows)
+    ends = ", ".join(f"{row.title} {_last(row).test_loss:{numbers.LOSS}}" for row in rows)
     yield Chart(
         "loss",
         "Loss over epochs",
@@ -117,29 +119,23 @@ def lines_of(table: pd.DataFrame, x: alt.X, y: alt.Y, looks: Looks) -> alt.Chart
 
 def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
     """The chart of a table's rows; no chart if learning was not checked."""
-    data, words = [], []
+    parts, words = [], []
     for row in rows:
-        fit = row.fit
-        if fit is None:
-            continue
-        for kind, lines in (("training", fit.train), ("test", fit.test)):
-            data += [
-                {"row": row.title, "set": kind, "x": line.epoch, "value": line.test_loss}
-                | {"accuracy": line.test_accuracy}
-                for line in lines
+        if fit := row.fit:
+            parts += [
+                _epochs(row.title, fit.train).assign(set="training"),
+                _epochs(row.title, fit.test).assign(set="test"),
             ]
-        train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (fit.train, fit.test))
-        words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
-    if not data:
+            train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (fit.train, fit.test))
+            words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
+    if not parts:
         return
-    table, looks = pd.DataFrame(data), looks_of_rows(rows)
-    x, y = epoch_axis(table), loss_axis()
-    tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("set:N"), alt.Tooltip("x:Q", title="epoch")]
+    names = {"epoch": "x", "test_loss": "value", "test_accuracy": "accuracy"}
+    table = pd.concat(parts).rename(columns=names)[["row", "set", *names.values()]]
+    x, y, looks = epoch_axis(table), loss_axis(), looks_of_rows(rows)
+    tooltip = [alt.Tooltip("set:N"), alt.Tooltip("x:Q", title="epoch")]
     tooltip += [alt.Tooltip("value:Q", title="loss", format=numbers.LOSS)]
     tooltip.append(alt.Tooltip("accuracy:Q", format=numbers.ACCURACY))
-    points = (
-        alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0).encode(x, y, tooltip=tooltip)
-    )
     yield Chart(
         "learning",
         "Underfitting or overfitting",
@@ -147,6 +143,6 @@ def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
         " after the epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong"
         " one, or the strong one rising: overfitting.",
         f"Loss on training and test images over epochs: {'; '.join(words)}",
-        [lines_of(table, x, y, looks), points],
+        [lines_of(table, x, y, looks), _points(table, x, y, tooltip)],
         260 + looks.legend_height,
     )

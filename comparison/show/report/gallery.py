@@ -11,7 +11,7 @@ from PIL import Image
 from common.data.formats import Images
 from common.platform.errors import UserError
 from common.record.predictions import Predictions, as_rgb
-from comparison.measure.table import Table, same_seed_runs
+from comparison.measure.table import Table
 
 MAX_GALLERY = 24
 
@@ -39,11 +39,14 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
     """
     if table.first_result is None:
         return [], 0
-    names = table.first_result.class_names
+    names, seed = table.first_result.class_names, table.first_result.config.seed
     predictions: dict[str, Predictions] = {}
-    for title, run in same_seed_runs(table.rows).items():
+    for row in table.finished:
+        run = next((run for run in row.runs["run"] if run.record.seed == seed), None)
+        if run is None:
+            continue
         try:
-            predictions[title] = Predictions.read(run.run_dir)
+            predictions[row.title] = Predictions.read(run.run_dir)
         except UserError:  # this implementation does not write predictions
             continue
     if not predictions:

@@ -4,9 +4,9 @@ import json
 import resource
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import vl_convert
@@ -15,16 +15,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from common.implementations import implementation_title
 from common.platform.errors import FileError, UserError
 from common.platform.files import user_cache, write_text
-from common.record.profile import PROFILE_DIR, TRACE_FILE, Profile
-from comparison.measure.summary import Summary
-from comparison.measure.sweep import make_sweep_study
-from comparison.measure.table import Row, Table
+from common.record.profile import PROFILE_DIR, TRACE_FILE
+from comparison.measure.comparison import Comparison
+from comparison.measure.row import Row
+from comparison.measure.table import Table
 from comparison.plan.jobs import shown_variant
 from comparison.ratios import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
 from comparison.run.side_runs import profile_path, read_profile
 from comparison.show.report.charts import FIGURE_FILES, Chart, draw
 from comparison.show.report.curve_figures import accuracy_over_seconds, learning_curves, loss_over_epochs
-from comparison.show.report.gallery import Mistake, find_mistakes
+from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.speed_figures import breakdown, throughput
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.report.turn_figures import turns
@@ -46,36 +46,6 @@ MAX_DRAWN = 8  # tables with figures and pictures; the tables of a sweep's furth
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-@dataclass(frozen=True)
-class Grid:
-    """A table of the page. Each of its `rows` has a name, cells, and whether the row's status is ok."""
-
-    headings: list[str]
-    rows: list[tuple[str, list[str], bool]]
-
-
-@dataclass(frozen=True)
-class Section:
-    """The part of the page about one table.
-
-    Attributes:
-      variant: the variant of a sweep, in words.
-      lines: what was compared.
-      found: the conclusions in sentences; empty if the page begins with them.
-      grids, details: the main numbers, and all others.
-    """
-
-    variant: str
-    lines: list[str]
-    found: list[str]
-    grids: list[Grid]
-    details: list[Grid]
-    charts: list[Chart]
-    mistakes: list[Mistake]
-    num_mistakes: int
-    profiles: list[tuple[str, Profile, str]]  # for each row: its title, its profile, the path of its trace
-
-
 def _vega() -> str:
     """Vega and vegaEmbed as one script. Bundling takes more than a second, so the user's cache folder keeps it."""
     cached = user_cache() / f"vega-{metadata.version('vl-convert-python')}.js"
@@ -88,7 +58,7 @@ def _vega() -> str:
     return script
 
 
-def write_report(summary: Summary) -> None:
+def write_report(comparison: Comparison) -> None:
     """Writes `report.html` and `figures/*.svg` and `.png`.
 
     Raises:
@@ -99,19 +69,19 @@ def write_report(summary: Summary) -> None:
         raise UserError(
             f"no report: its charts can't be drawn under ulimit -v {limit // 1024}; set ulimit -v unlimited"
         )
-    folder = summary.folder / FIGURES_DIR
+    folder = comparison.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
         if FIGURE_FILES.fullmatch(path.name):  # its chart may no longer exist
             path.unlink()
-    study = make_sweep_study(summary)
+    study = comparison.study
     study_grids = [_grid(cells, [row.row for row in study.rows]) for cells in study_tables(study)] if study else []
     study_figures = draw(study_charts(study), folder) if study else []
     charts = [
         draw(table_charts(table), folder, f"-{table.number}" if table.number > 1 else "")
-        for table in summary.tables[:MAX_DRAWN]
+        for table in comparison.tables[:MAX_DRAWN]
     ]
-    charts += [[] for _ in summary.tables[MAX_DRAWN:]]
+    charts += [[] for _ in comparison.tables[MAX_DRAWN:]]
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -119,79 +89,86 @@ def write_report(summary: Summary) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    results = [run.result for run in summary.runs if run.result]
-    first = None if study else next((table for table in summary.tables if table.first_result), None)
+    results = [run.result for run in comparison.ended if run.result]
+    first = None if study else next((table for table in comparison.tables if table.first_result), None)
     sections = [
-        _section(summary.folder, table, drawn, found=table is not first)
-        for table, drawn in zip(summary.tables, charts, strict=True)
+        _section(comparison.folder, table, drawn, found=table is not first)
+        for table, drawn in zip(comparison.tables, charts, strict=True)
     ]
     page = environment.get_template("report.html.j2").render(
-        title=_title(summary),
-        summary=summary,
-        request=summary.request,
-        findings=findings(summary, first) if first else [],
+        title=_title(comparison),
+        comparison=comparison,
+        request=comparison.request,
+        findings=findings(comparison, first) if first else {},
         study_found=study_conclusions(study) if study else [],
         decision=decision(first) if first else None,
         sections=sections,
         study=study,
         study_grids=study_grids,
         study_charts=study_figures,
-        about_modes=about_modes(summary.request.options.modes),
-        about_main=about_main(summary.request.options.modes),
+        about_modes=about_modes(comparison.request.options.modes),
+        about_main=about_main(comparison.request.options.modes),
         about_details=ABOUT_DETAILS,
         about_study=ABOUT_STUDY,
-        remarks=remarks(summary),
+        remarks=remarks(comparison),
         figures_dir=FIGURES_DIR,
         descriptions=[chart for group in (study_figures, *charts) for chart in group],
         vega=_vega(),
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
         device_names=sorted({result.device_name for result in results}),
-        versions=_versions(summary),
+        versions=_versions(comparison),
         commits=sorted({str((result.git or {}).get("commit", "unknown")) for result in results}),
         dirty=any((result.git or {}).get("dirty") for result in results),
         configuration=json.dumps(
-            summary.request.config.model_dump(mode="json", exclude={"run_dir", "dry_run"}), indent=2
+            comparison.request.config.model_dump(mode="json", exclude={"run_dir", "dry_run"}), indent=2
         ),
         confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
         min_rounds=MIN_ROUNDS,
         warm_up_from=WARM_UP_FROM,
     )
-    write_text(summary.folder / REPORT_FILE, page)
+    write_text(comparison.folder / REPORT_FILE, page)
 
 
-def _title(summary: Summary) -> str:
-    config = summary.request.config
-    names = [implementation_title(name) for name in summary.request.options.implementations]
+def _title(comparison: Comparison) -> str:
+    config = comparison.request.config
+    names = [implementation_title(name) for name in comparison.request.options.implementations]
     return f"{config.model} on {config.dataset}: {', '.join(names)}"
 
 
-def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> Section:
-    """`found`: whether this section has the conclusions."""
+def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> dict[str, Any]:
+    """What the template shows of one table. `found`: whether it has the conclusions."""
     grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
     first = len(row_tables(table.rows, details=False))
     mistakes, count = find_mistakes(table) if charts else ([], 0)
-    profiles = [
+    profiles = [  # the row's title, its profile, the path of its trace
         (row.title, profile, str(profile_path(table.variant, row.name) / PROFILE_DIR / TRACE_FILE))
         for row in table.rows
         if (profile := read_profile(folder, table.variant, row.name))
     ]
-    lines, sentences = what_was_compared(table), conclusions(table) if found else []
-    return Section(
-        shown_variant(table.variant), lines, sentences, grids[:first], grids[first:], charts, mistakes, count, profiles
-    )
+    return {
+        "variant": shown_variant(table.variant),
+        "lines": what_was_compared(table),
+        "found": conclusions(table) if found else [],
+        "grids": grids[:first],
+        "details": grids[first:],
+        "charts": charts,
+        "mistakes": mistakes,
+        "num_mistakes": count,
+        "profiles": profiles,
+    }
 
 
-def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> Grid:
-    """`rows`: the rows of `cells`, for their statuses."""
-    lines = [(line[0], [*line[1:]], row.status == "ok") for line, row in zip(cells.itertuples(), rows, strict=True)]
-    return Grid([*map(in_one_line, cells.columns.to_list())], lines)
+def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> dict[str, Any]:
+    """A table of the page: headings and lines, each with its name, its cells, and whether the row's status is ok."""
+    lines = [(line[0], line[1:], row.status == "ok") for line, row in zip(cells.itertuples(), rows, strict=True)]
+    return {"headings": [*map(in_one_line, cells.columns.to_list())], "rows": lines}
 
 
-def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
+def _versions(comparison: Comparison) -> tuple[list[str], dict[str, list[str]]]:
     """The implementations, and for each package the versions in their runs, in the order of the implementations."""
     versions: dict[str, dict[str, dict[str, None]]] = {}
     names: dict[str, None] = {}
-    for run in summary.runs:
+    for run in comparison.ended:
         name = implementation_title(run.record.implementation)
         for package, version in run.result.versions.items() if run.result else ():
             names[name] = None
@@ -201,7 +178,7 @@ def _versions(summary: Summary) -> tuple[list[str], dict[str, list[str]]]:
 
 def table_charts(table: Table) -> Iterator[Chart]:
     """All charts for which the runs of a table have numbers."""
-    rows = [row for row in table.rows if row.runs]
+    rows = table.finished
     if not rows:
         return
     yield from throughput(rows)

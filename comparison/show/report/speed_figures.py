@@ -1,15 +1,13 @@
 """The charts of a table to decide by: speeds, and where the time goes."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from common.record.timeline import SHOWN_PHASES
-from comparison.measure.table import ABOUT_PHASES, Row
+from comparison.measure.row import ABOUT_PHASES, Row
 from comparison.numbers import COUNT, SECONDS, SHARE
-from comparison.run.store import Run
 from comparison.show.report.charts import INK, PAPER, Chart
 from comparison.show.report.looks import Looks, legend_height
 
@@ -27,18 +25,17 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
     shown = [row for row in rows if row.images_per_second]
     if not shown:
         return
-    medians, dots, words = [], [], []
-    for row in shown:
-        assert row.spread and row.images_per_second
-        low, high = row.spread
-        medians.append({"row": row.title, "value": row.images_per_second, "low": low, "high": high})
-        dots += [_dot(row, run, run.images_per_second) for run in row.runs if run.images_per_second]
-        words.append(f"{row.title} {row.images_per_second:{COUNT}}")
+    medians = pd.DataFrame(
+        {"row": row.title, "value": row.images_per_second, "low": row.spread_low, "high": row.spread_high}
+        for row in shown
+    )
+    dots = pd.concat([_dots(row) for row in shown])
+    words = [f"{row.title} {row.images_per_second:{COUNT}}" for row in shown]
     about = "A bar ends at the median of the rounds. A dot is a round"
-    about += ", a ring a disturbed one, which does not count" if shown[0].in_table.disturbed else ""
+    about += ", a ring a disturbed one, which does not count" if shown[0].in_table.num_disturbed else ""
     about += "; the line is the middle half of the rounds or, if there are few, lowest to highest."
     if len(dots) == len(shown):
-        about, dots = "Training images per second, in each row's only run.", []
+        about, dots = "Training images per second, in each row's only run.", pd.DataFrame()
     yield Chart(
         "throughput",
         "Throughput",
@@ -49,47 +46,43 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
     )
 
 
-def _dot(row: Row, run: Run, value: float | None) -> dict[str, Any]:
-    load = run.result.training_other_load if run.result else None
-    return {
-        "row": row.title,
-        "value": value,
-        "round": run.record.round,
-        "seed": run.record.seed,
-        "load": "unknown" if load is None else f"{load:{SHARE}} of all cores",
-        "counts": "no: disturbed" if row.leaves_out(run) else "yes",
-    }
+def _dots(row: Row) -> pd.DataFrame:
+    """A dot for each run with a speed."""
+    runs = row.runs[row.runs["speed"].notna()]
+    loads = runs["training_other_load"].map(lambda load: "unknown" if pd.isna(load) else f"{load:{SHARE}} of all cores")
+    counts = runs["left_out"].map({True: "no: disturbed", False: "yes"})
+    return pd.DataFrame(
+        {"row": row.title, "value": runs["speed"], "round": runs["round"], "seed": runs["seed"]}
+    ).assign(load=loads, counts=counts)
 
 
-def _bars(
-    middles: Sequence[dict[str, Any]], dots: Sequence[dict[str, Any]], looks: Looks, label: str, form: str
-) -> list[alt.Chart]:
+def _bars(middles: pd.DataFrame, dots: pd.DataFrame, looks: Looks, label: str, form: str) -> list[alt.Chart]:
     """Bars; if there are dots, each bar also has a line from `low` to `high`, with the dots on top."""
-    place = Looks({row["row"]: looks.of[row["row"]] for row in middles}).place
+    place = Looks({title: looks.of[title] for title in middles["row"]}).place
     value = alt.X("value:Q", title=label, scale=alt.Scale(zero=True)).axis(tickCount=5)
     tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=label, format=form)]
-    bars = alt.Chart(pd.DataFrame(middles)).encode(place)
+    bars = alt.Chart(middles).encode(place)
     layers = [bars.mark_bar(size=22, opacity=0.75).encode(value, looks.colour(), tooltip=tooltip)]
-    if dots:
+    if len(dots):
         layers.append(bars.mark_rule(color=INK, strokeWidth=2).encode(alt.X("low:Q"), alt.X2("high:Q")))
         tooltip += [alt.Tooltip("round:Q"), alt.Tooltip("seed:Q"), alt.Tooltip("load:N", title="other programs' load")]
         tooltip.append(alt.Tooltip("counts:N", title="counts"))
         filled = alt.Fill("counts:N", scale=alt.Scale(domain=["yes", "no: disturbed"], range=[INK, PAPER]), legend=None)
-        points = alt.Chart(pd.DataFrame(dots)).mark_point(size=18, yOffset=7, stroke=INK, strokeWidth=1, opacity=1)
+        points = alt.Chart(dots).mark_point(size=18, yOffset=7, stroke=INK, strokeWidth=1, opacity=1)
         layers.append(points.encode(place, value, filled, tooltip=tooltip))
     return layers
 
 
 def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
     """The seconds of each phase, in each row's run with the median duration."""
-    data, words = [], []
-    for row in rows:
-        seconds = row.phases
-        data += [
-            {"row": row.title, "phase": phase, "seconds": seconds[phase], "order": order}
-            for order, phase in enumerate(SHOWN_PHASES)
-        ]
-        words.append(f"{row.title} " + ", ".join(f"{phase} {seconds[phase]:{SECONDS}}" for phase in SHOWN_PHASES))
+    data = [
+        {"row": row.title, "phase": phase, "seconds": row.phases[phase], "order": order}
+        for row in rows
+        for order, phase in enumerate(SHOWN_PHASES)
+    ]
+    words = [
+        f"{row.title} {', '.join(f'{phase} {row.phases[phase]:{SECONDS}}' for phase in SHOWN_PHASES)}" for row in rows
+    ]
     scale = alt.Scale(domain=[*SHOWN_PHASES], range=[*PHASE_COLOURS])
     tooltip = [
         alt.Tooltip("row:N", title="framework"),

@@ -1,10 +1,10 @@
 """The charts of a sweep: one for each quantity that has values, over the swept values."""
 
-import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import altair as alt
 import pandas as pd
@@ -16,94 +16,79 @@ from comparison.show.report.curve_figures import accuracy_scale
 from comparison.show.report.looks import SHAPES, Looks
 
 REACHED = "Means over the runs, where all of them reached the target."
-Value = Callable[[SweepRow], float | None]
-Spread = Callable[[SweepRow], tuple[float | None, float | None]]
 
 
-@dataclass(frozen=True)
-class SweepChart:
-    """The quantity that a chart shows: name of its files, title of its axis, number format, meaning of its marks."""
+class Quantity(NamedTuple):
+    """What a chart shows.
+
+    Attributes:
+      name: of its files.
+      label: the title of its axis.
+      form: of its numbers.
+      value, low, high: attributes of a `SweepRow`; `low` and `high` are the ends of a band, or empty.
+      about: what the marks mean.
+    """
 
     name: str
     label: str
     form: str
-    value: Value
-    spread: Spread | None = None
+    value: str
+    low: str = ""
+    high: str = ""
     about: str = ""
+
+
+QUANTITIES = [
+    Quantity(
+        *("speed-up", "Speed-up in images per second", numbers.RATIO, "speed_up", "speed_up_low", "speed_up_high"),
+        "Speed relative to that with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
+        " Bands: 95 % intervals.",
+    ),
+    Quantity("efficiency", "Efficiency", ".1%", "efficiency", about="The speed-up as a share of the ideal one."),
+    Quantity(
+        *("images-per-second", "Images per second", numbers.COUNT),
+        *("row.images_per_second", "row.spread_low", "row.spread_high"),
+        "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
+    ),
+    Quantity("target-epochs", "Epochs to the target accuracy", ".1f", "row.target_epochs", about=REACHED),
+    Quantity("target-steps", "Steps to the target accuracy", numbers.COUNT, "row.target_steps", about=REACHED),
+    Quantity(
+        *("target-seconds", "Seconds to the target accuracy", numbers.SECONDS),
+        *("row.target_seconds", "row.target_seconds_q1", "row.target_seconds_q3"),
+        "Training and evaluation, without start-up. Bands: the middle half of the runs.",
+    ),
+    Quantity(
+        *("final-accuracy", "Final test accuracy, %", numbers.PERCENT),
+        *("row.test_accuracy", "row.test_accuracy_low", "row.test_accuracy_high"),
+        "Means over seeds. Bands: 95 % intervals.",
+    ),
+    Quantity("final-loss", "Final test loss", numbers.LOSS, "row.test_loss"),
+]
 
 
 def study_charts(study: Study) -> Iterator[Chart]:
     """A chart for each quantity that has values, over the swept values, with a line for each series."""
-    quantities = [
-        SweepChart(
-            "speed-up",
-            "Speed-up in images per second",
-            numbers.RATIO,
-            _speed_up,
-            _speed_up_spread,
-            "Speed relative to that with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
-            " Bands: 95 % intervals.",
-        ),
-        SweepChart("efficiency", "Efficiency", ".1%", _efficiency, None, "The speed-up as a share of the ideal one."),
-        SweepChart(
-            "images-per-second",
-            "Images per second",
-            numbers.COUNT,
-            lambda row: row.row.images_per_second,
-            lambda row: row.row.spread or (None, None),
-            "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
-        ),
-        SweepChart(
-            "target-epochs",
-            "Epochs to the target accuracy",
-            ".1f",
-            lambda row: row.row.target_epochs,
-            None,
-            REACHED,
-        ),
-        SweepChart(
-            "target-steps",
-            "Steps to the target accuracy",
-            numbers.COUNT,
-            lambda row: row.row.target_steps,
-            None,
-            REACHED,
-        ),
-        SweepChart(
-            "target-seconds",
-            "Seconds to the target accuracy",
-            numbers.SECONDS,
-            lambda row: row.row.target_seconds,
-            lambda row: (row.row.target_seconds_q1, row.row.target_seconds_q3),
-            "Training and evaluation, without start-up. Bands: the middle half of the runs.",
-        ),
-        SweepChart(
-            "final-accuracy",
-            "Final test accuracy, %",
-            numbers.PERCENT,
-            lambda row: _percent(row.row.test_accuracy),
-            lambda row: (_percent(row.row.test_accuracy_low), _percent(row.row.test_accuracy_high)),
-            "Means over seeds. Bands: 95 % intervals.",
-        ),
-        SweepChart("final-loss", "Final test loss", numbers.LOSS, lambda row: row.row.test_loss),
-    ]
-    for quantity in quantities:
-        if any(quantity.value(row) is not None for row in study.rows):
+    for quantity in QUANTITIES:
+        if any(attrgetter(quantity.value)(row) is not None for row in study.rows):
             yield _study_chart(study, quantity)
 
 
-def _study_chart(study: Study, quantity: SweepChart) -> Chart:
+def _study_chart(study: Study, quantity: Quantity) -> Chart:
+    looks, percent = _looks(study), 100 if quantity.name == "final-accuracy" else 1
     data: list[dict[str, Any]] = []
-    words, looks = [], _looks(study)
+    words = []
     for number, series in enumerate(looks.titles):
         members = [row for row in study.rows if row.series == series or _also_in(row, series, study)]
-        known = [(member, value) for member in members if (value := quantity.value(member)) is not None]
-        for row, value in known:
-            low, high = quantity.spread(row) if quantity.spread else (None, None)
-            x = float(row.x) if study.numeric else row.x
-            data.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
+        known = []
+        for row in members:
+            values = [name and attrgetter(name)(row) for name in (quantity.value, quantity.low, quantity.high)]
+            value, low, high = (None if value in (None, "") else percent * value for value in values)
+            if value is not None:
+                x = float(row.x) if study.numeric else row.x
+                data.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
+                known.append(f"{value:{quantity.form}} at {row.x}")
         if known:
-            words.append(f"{series} " + ", ".join(f"{value:{quantity.form}} at {row.x}" for row, value in known))
+            words.append(f"{series} {', '.join(known)}")
     table = pd.DataFrame(data)
     axis = _axis(study)
     y = alt.Y("value:Q", title=quantity.label).scale(zero=False)
@@ -173,25 +158,3 @@ def _also_in(row: SweepRow, series: str, study: Study) -> bool:
     if study.kind != "devices" or row.x != "1" or row.series != strong or strong == series:
         return False
     return not any(other.series == series and other.x == "1" for other in study.rows)
-
-
-def _speed_up(row: SweepRow) -> float | None:
-    """The speed-up. With too few rounds for a ratio: the geometric mean of the lowest and the highest one."""
-    ratio = row.speed_up
-    return (ratio.estimate or math.sqrt(ratio.least * ratio.most)) if ratio else None
-
-
-def _efficiency(row: SweepRow) -> float | None:
-    speed_up = _speed_up(row)
-    return speed_up / row.ideal if speed_up and row.ideal else None
-
-
-def _speed_up_spread(row: SweepRow) -> tuple[float | None, float | None]:
-    ratio = row.speed_up
-    if ratio is None:
-        return None, None
-    return (ratio.least, ratio.most) if ratio.estimate is None else (ratio.low, ratio.high)
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share

@@ -3,18 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
-from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from common.record.results import TurnLine
-from comparison.measure.table import Row, paired_runs
+from comparison.measure.frames import ROUND
+from comparison.measure.row import Row
+from comparison.measure.table import num_pairs, paired_turns
 from comparison.numbers import COUNT, RATIO, SHARE, between
-from comparison.ratios import MIN_CYCLES
-from comparison.run.store import Run
 from comparison.show.report.charts import INK, Chart, switch
 from comparison.show.report.looks import Looks
 from comparison.show.report.speed_figures import looks_of_rows
@@ -30,39 +27,37 @@ CROSS = "M-1,-1L1,1M1,-1L-1,1"  # the shape of the mark of a turn that is left o
 
 def turns(rows: Sequence[Row]) -> Iterator[Chart]:
     """The chart of a table whose runs have turns; the ratios only if a row has one."""
-    runs = [run for row in rows for run in row.runs if run.is_measured and run.turns]
-    if not runs:
+    every_turn = pd.concat([row.turns[row.turns["whole"]].assign(row=row.title) for row in rows])
+    if every_turn.empty:
         return
-    clock = Clock(runs)
-    every = math.ceil(max(sum(len(run.turns) for run in row.runs) for row in rows) / MAX_TURNS)
-    speeds = pd.DataFrame(mark for row in rows for mark in _speeds(row, clock, every))
-    compared = [row for row in rows[1:] if row.ratio_low is not None]
+    rounds = _rounds(every_turn)
+    every = math.ceil(every_turn.groupby("row").size().max() / MAX_TURNS)
+    speeds = _marks_of(every_turn, rounds, every, "images_per_second")
+    compared = [row for row in rows[1:] if row.ratio_low is not None and num_pairs(rows[0], row)]
     looks, chosen = replace(looks_of_rows(rows), points=True), switch()
     axis = alt.X("x:Q", title="Seconds, without the time between rounds")
-    axis = axis.scale(domain=[0, clock.seconds], nice=False).axis(grid=False, tickCount=6)
+    axis = axis.scale(domain=[0, rounds["end"].iloc[-1]], nice=False).axis(grid=False, tickCount=6)
     marks = _marks(speeds, axis, _log_axis(speeds, "Images per second"), looks).transform_filter(chosen)
-    borders = clock.borders(axis)
     about = " Crosses: left out, since other programs used the machine." if any(speeds["counts"] == LEFT_OUT) else ""
-    about += " Dotted: a new round, with new processes." if clock.num_rounds > 1 else ""
+    about += " Dotted: a new round, with new processes." if len(rounds) > 1 else ""
     about += f" Only one turn in {every} is shown." if every > 1 else ""
     about += " Marks at an edge lie beyond it."
     words = [f"{row.title} {_middle(speeds, row.title, COUNT)}" for row in rows]
-    described = (
-        f"Images per second in the turns of {clock.num_rounds} rounds, middle half of the turns: {', '.join(words)}"
-    )
+    described = f"Images per second in the turns of {len(rounds)} rounds, middle half of the turns: {', '.join(words)}"
     if not compared:
-        layers = [*borders, marks.add_params(chosen)]
+        layers = [*_borders(rounds, axis), marks.add_params(chosen)]
         yield Chart("turns", "Speed turn by turn", f"A mark is a turn.{about}", described, layers)
         return
     intervals = pd.DataFrame(
         {"row": row.title, "value": row.ratio, "low": row.ratio_low, "high": row.ratio_high} for row in compared
     )
-    ratios = pd.DataFrame(mark for row in compared for mark in _ratios(rows[0], row, clock, every))
+    pairs = pd.concat([paired_turns(rows[0], row).assign(row=row.title) for row in compared])
+    ratios = _marks_of(pairs, rounds, every, "ratio")
     above = axis.copy().title(None).axis(grid=False, labels=False, ticks=False)
     y = _log_axis(ratios, f"Times as fast as {rows[0].title}", [*intervals["low"], *intervals["high"]])
     base = alt.Chart(intervals).transform_filter(chosen)
     layers = [
-        *clock.borders(above),
+        *_borders(rounds, above),
         _marks(ratios, above, y, looks).add_params(chosen).transform_filter(chosen),
         base.mark_rect(opacity=0.3).encode(alt.Y("low:Q"), alt.Y2("high:Q"), looks.colour(legend=True)),
         base.mark_rule(strokeWidth=1.5).encode(y, looks.colour(legend=True)),
@@ -80,84 +75,43 @@ def turns(rows: Sequence[Row]) -> Iterator[Chart]:
         f"Ratio of speeds turn by turn: {'; '.join(words)}. {described}",
         layers,
         PANEL_HEIGHT,
-        [*borders, marks],
+        [*_borders(rounds, axis), marks],
     )
 
 
-class Clock:
-    """The time axis: seconds since the first turn, with the rounds one right after the other.
-
-    Attributes:
-      seconds: length of the axis.
-    """
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        """`runs`: all runs with turns, of all rows."""
-        rounds: dict[tuple[int, int, int, int], list[Run]] = {}
-        for run in sorted(runs, key=lambda run: run.record.started):
-            rounds.setdefault(run.round_key, []).append(run)
-        ends = {key: _ends([turn for run in of_round for turn in run.turns]) for key, of_round in rounds.items()}
-        gap = GAP * median(last - first for first, last in ends.values())
-        self._shift: dict[tuple[int, int, int, int], float] = {}  # from the machine's clock to the axis
-        self._borders: list[float] = []  # between rounds, on the axis
-        self.seconds = 0.0
-        for key, (first, last) in ends.items():
-            if self._shift:
-                self._borders.append(self.seconds + gap / 2)
-                self.seconds += gap
-            self._shift[key] = self.seconds - first
-            self.seconds += last - first
-
-    @property
-    def num_rounds(self) -> int:
-        return len(self._shift)
-
-    def at(self, run: Run, turn: TurnLine) -> float:
-        """The place of a turn on the axis, in seconds."""
-        return round(self._shift[run.round_key] + turn.ended, 2)
-
-    def borders(self, axis: alt.X) -> list[alt.Chart]:
-        """A line between two rounds; no layer if there is only one."""
-        lines = alt.Chart(pd.DataFrame({"x": self._borders})).mark_rule(color=INK, strokeDash=[1, 3])
-        return [lines.encode(axis)] if self._borders else []
+def _rounds(every_turn: pd.DataFrame) -> pd.DataFrame:
+    """A line for each round, in the order of time: where it begins and ends on the time axis, in seconds since the
+    first turn, with the rounds one right after the other; and `shift`, from the machine's clock to the axis."""
+    began = every_turn["ended"] - every_turn["seconds"]
+    of_round = every_turn.assign(began=began).groupby(ROUND).agg({"began": "min", "ended": "max"}).sort_values("began")
+    lengths = of_round["ended"] - of_round["began"]
+    end = (lengths + GAP * lengths.median()).cumsum() - GAP * lengths.median()
+    begin = end - lengths
+    return pd.DataFrame({"begin": begin, "end": end, "shift": begin - of_round["began"]})
 
 
-def _ends(turns: Sequence[TurnLine]) -> tuple[float, float]:
-    """When the first of the turns began, and when the last one ended, on the machine's clock."""
-    return min(turn.ended - turn.seconds for turn in turns), max(turn.ended for turn in turns)
+def _borders(rounds: pd.DataFrame, axis: alt.X) -> list[alt.Chart]:
+    """A line between two rounds; no layer if there is only one."""
+    between_rounds = (rounds["end"].iloc[:-1].to_numpy() + rounds["begin"].iloc[1:].to_numpy()) / 2
+    lines = alt.Chart(pd.DataFrame({"x": between_rounds})).mark_rule(color=INK, strokeDash=[1, 3])
+    return [lines.encode(axis)] if len(rounds) > 1 else []
 
 
-def _speeds(row: Row, clock: Clock, every: int) -> Iterator[dict[str, Any]]:
-    """A mark for each turn of a row; only for one in `every` cycles."""
-    for run in row.runs:
-        counting = {turn.cycle for turn in row.turns(run)}
-        for turn in run.turns if run.is_measured else ():
-            if turn.cycle % every == 0:
-                yield _mark(row, run, turn, clock, turn.images_per_second, turn.cycle in counting)
-
-
-def _ratios(reference: Row, row: Row, clock: Clock, every: int) -> Iterator[dict[str, Any]]:
-    """A mark for each pair of turns of a row and the reference; only for one in `every` cycles."""
-    for run, other in paired_runs(reference, row):
-        paired = {turn.cycle: turn for turn in other.turns}
-        counting = {turn.cycle for turn in row.turns(run)} & {turn.cycle for turn in reference.turns(other)}
-        enough = len(counting) >= MIN_CYCLES
-        for turn in run.turns:
-            if turn.cycle in paired and turn.cycle % every == 0:
-                ratio = turn.images_per_second / paired[turn.cycle].images_per_second
-                yield _mark(row, run, turn, clock, ratio, enough and turn.cycle in counting)
-
-
-def _mark(row: Row, run: Run, turn: TurnLine, clock: Clock, value: float, counts: bool) -> dict[str, Any]:
-    return {
-        "row": row.title,
-        "x": clock.at(run, turn),
-        "value": float(f"{value:.4g}"),
-        "round": run.record.round,
-        "turn": turn.cycle,
-        "load": "unknown" if turn.other_load is None else format(turn.other_load, SHARE),
-        "counts": COUNTS if counts else LEFT_OUT,
-    }
+def _marks_of(turns: pd.DataFrame, rounds: pd.DataFrame, every: int, value: str) -> pd.DataFrame:
+    """A mark for each turn, or only for those of one in `every` cycles, with the value of this column."""
+    turns = turns[turns["cycle"] % every == 0]
+    shifts = rounds["shift"].reindex(pd.MultiIndex.from_frame(turns[ROUND]))
+    return pd.DataFrame(
+        {
+            "row": turns["row"],
+            "x": (turns["ended"] + shifts.to_numpy()).round(2),
+            "value": turns[value].map("{:.4g}".format).astype(float),
+            "round": turns["round"].astype(int),
+            "turn": turns["cycle"].astype(int),
+            "load": turns["other_load"].map(lambda load: "unknown" if pd.isna(load) else format(load, SHARE)),
+            "counts": np.where(turns["counts"], COUNTS, LEFT_OUT),
+        }
+    )
 
 
 def _marks(table: pd.DataFrame, x: alt.X, y: alt.Y, looks: Looks) -> alt.Chart:

@@ -1,0 +1,539 @@
+"""`Row`: the columns of tables. Each is written once, as a method."""
+
+import math
+import statistics
+from collections.abc import Collection
+from functools import cached_property
+
+import pandas as pd
+
+from common.record.timeline import SHOWN_PHASES, Phase
+from common.resolve import describe_settings
+from common.spec.options import Mode
+from comparison.lockstep import FIRST_STEPS, loss_differences
+from comparison.measure.accuracies import accuracies_differ_clearly
+from comparison.measure.columns import Column, column, number, shown
+from comparison.measure.lines_of_code import lines_of_training
+from comparison.measure.status import DIFFERENT, ProvedRow, Status
+from comparison.measure.table import speed_ratio
+from comparison.numbers import (
+    ACCURACY,
+    COUNT,
+    LOSS,
+    RATIO,
+    SHARE,
+    difference,
+    least_most,
+    mebibytes,
+    rate,
+    seconds,
+    short_rate,
+    span,
+)
+from comparison.plan.jobs import Values
+from comparison.prove.learning import Learned
+from comparison.ratios import MIN_FOR_QUARTILES, Interval, Ratio, Verdict, mean_interval, quartiles, typical_speed
+from comparison.run.store import Reach
+
+# The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not on the terminal:
+ROW_TABLES = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
+DETAILED = (DETAILS, TIMES, DEVICE)
+# Those of all rows of a sweep, in their order:
+SWEEP_TABLES = SWEEP_SPEED, SWEEP_ACCURACY, SWEEP_LEARNING = "sweep speed", "sweep accuracy", "sweep learning"
+DECISION = "decision"  # the report's table to choose by
+ABOUT_PHASES: dict[Phase, str] = {
+    "imports": "Python and the framework's libraries",
+    "data": "reading the data set",
+    "build": "network, processes, compiling, and the first step",
+    "training": "all steps after the first",
+    "evaluation": "evaluating on the test set",
+    "between": "neither training nor evaluation: fetching an epoch's last losses, recreating loaders; not in any speed",
+    "rest": "predictions, files, ending the processes",
+}
+
+
+def _median(values: Collection[float | None]) -> float | None:
+    """The median; None if any value is not known: a median of the others would be over other runs."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return statistics.median(known) if known and len(known) == len(values) else None
+
+
+def _largest(values: pd.Series) -> int | None:
+    return int(values.max()) if values.notna().any() else None
+
+
+def _phase_column(phase: Phase) -> Column[float | None]:
+    def of_row(row: "Row") -> float | None:
+        return row.phases.get(phase)
+
+    of_row.__doc__ = f"{ABOUT_PHASES[phase][0].upper()}{ABOUT_PHASES[phase][1:]}."
+    return column(f"{phase}\ns", TIMES, form=seconds)(of_row)
+
+
+class Row(ProvedRow):
+    """The columns of a row: the methods with `@column` and, for text that is only shown, `@shown`.
+
+    Their values are computed at the first use: by then all rows must be in the table. Times and energy come from
+    `measured`, without disturbed runs, all else from `runs`. A share is from 0 to 1; None is what is not known.
+    """
+
+    @property
+    def label(self) -> str:
+        """`PyTorch`; `PyTorch: failed`."""
+        return self.title if self.is_comparable else f"{self.title}: {self.status}"
+
+    @property
+    def is_comparable(self) -> bool:
+        return self.status in ("ok", "some failed")
+
+    # --- What several columns are computed from ---
+
+    def _of_seeds(self, name: str) -> list[float]:
+        """For each seed, the mean of a number of its results."""
+        by_seed: dict[int, list[float]] = {}
+        for seed, result in zip(self.runs["seed"], self.results, strict=True):
+            by_seed.setdefault(seed, []).append(getattr(result, name))
+        return [statistics.fmean(values) for values in by_seed.values()]
+
+    @cached_property
+    def _accuracy(self) -> Interval | None:
+        return mean_interval(self._of_seeds("test_accuracy")) if len(self.runs) else None
+
+    def sums(self, name: str) -> list[float]:
+        """For each measured run, the sum of a list in its result."""
+        return [sum(getattr(run.result, name)) for run in self.measured["run"]]
+
+    @cached_property
+    def speeds(self) -> pd.Series:
+        """Images per second of the measured runs."""
+        return self.measured["speed"].dropna()
+
+    @cached_property
+    def _quartiles(self) -> tuple[float | None, float | None]:
+        """The lower and the upper quartile of the speeds; None with too few runs."""
+        if len(self.speeds) < MIN_FOR_QUARTILES:
+            return None, None
+        low, _, high = quartiles(self.speeds.tolist())
+        return low, high
+
+    @cached_property
+    def _ratio(self) -> Ratio | None:
+        """The ratio to the first row; None for the first row itself."""
+        if self.is_reference or not len(self.runs) or self.has_no_ratio:
+            return None
+        return speed_ratio(self.in_table.reference, self)
+
+    @cached_property
+    def _shares_of_fastest(self) -> dict[str, float]:
+        """Name of a row of the table -> its speed as a share of the fastest row's, 1 for that row itself.
+
+        A row is left out if its ratio to the fastest row has no interval, or if the difference is not significant; if
+        that is so for all, the fastest is not known and there are no shares.
+        """
+        first, measured = self.in_table.rows[0], [row for row in self.in_table.rows if row.ratio is not None]
+        if self is not first or not measured:
+            return {} if self is first else first._shares_of_fastest
+        fastest = max(measured, key=lambda row: row.ratio)
+        ratios = {row.name: speed_ratio(fastest, row) for row in measured if row is not fastest}
+        slower = {name: of.estimate or 0.0 for name, of in ratios.items() if of and of.verdict == "slower"}
+        return {fastest.name: 1.0, **slower} if slower else {}
+
+    @cached_property
+    def _reaches(self) -> list[Reach] | None:
+        """When its runs first reached the target accuracy, without those that did not; None without a target."""
+        accuracy = self.in_table.options.target_accuracy
+        if accuracy is None or not len(self.runs):
+            return None
+        return [reach for run in self.runs["run"] if (reach := run.reach(accuracy))]
+
+    def _all_reached(self, number: str) -> list[float]:
+        """Empty unless all runs reached the target: a mean over only those that did would look too good."""
+        reaches = self._reaches or []
+        return [getattr(reach, number) for reach in reaches] if len(reaches) == len(self.runs) else []
+
+    def _mean_reached(self, number: str) -> float | None:
+        values = self._all_reached(number)
+        return statistics.fmean(values) if values else None
+
+    @property
+    def _target_quartiles(self) -> tuple[float | None, float | None, float | None]:
+        values = self._all_reached("seconds")
+        return quartiles(values) if values else (None, None, None)
+
+    @cached_property
+    def other_accuracy(self) -> str | None:
+        """For people: that its accuracy differs from the first row's by more than chance explains; None otherwise."""
+        reference = self.in_table.reference
+        if reference is None or self.is_reference or not accuracies_differ_clearly(self.runs, reference.runs):
+            return None
+        shown = ", ".join(f"{row.title} {row.test_accuracy:{ACCURACY}}" for row in (self, reference))
+        return f"accuracies differ by more than chance explains: {shown}"
+
+    @cached_property
+    def _rounding(self) -> tuple[float | None, float | None]:
+        """The largest difference in loss from the first row's runs of the same seed: in the first steps, and in all."""
+        pairs = [] if self.is_reference else self.same_seed
+        differences = [found for run, first in pairs if len(found := loss_differences(first.losses, run.losses))]
+        if not differences:
+            return None, None
+        return max(float(of[:FIRST_STEPS].max()) for of in differences), max(float(of.max()) for of in differences)
+
+    # --- Columns: which row it is ---
+
+    @column()
+    def table(self) -> int:
+        """Number of the table, from 1; 0 if no run has succeeded."""
+        return self.in_table.number if len(self.runs) else 0
+
+    @column()
+    def variant(self) -> Values:
+        """Of a sweep: `batch-size=32,devices=2`; empty if nothing is swept."""
+        return self.in_table.variant
+
+    @column()
+    def implementation(self) -> str:
+        """`tf`, `keras`, `pt`, `ptl`, `jax`, `keras_torch` or `keras_jax`."""
+        return self.contender.implementation
+
+    @column()
+    def mode(self) -> Mode:
+        """`tutorial`, `plain` or `tuned`."""
+        return self.contender.mode
+
+    @column()
+    def status(self) -> Status:
+        """`ok`, `failed`, `some failed`, `different training`, `different evaluation`, `not proved` or `does not
+        learn`."""
+        return self.judgement[0]
+
+    num_runs = number("Number of runs that have succeeded.", lambda row: len(row.runs), int)
+    num_failed = number("Number of runs that have failed.", lambda row: len(row.failed), int)
+
+    @column()
+    def devices(self) -> int | None:
+        """Number of replicas."""
+        return self.first.devices if self.first else None
+
+    @column()
+    def settings(self) -> str | None:
+        """Precision, and whether compiled, as set by `--mode` or the options."""
+        return describe_settings(self.first.config) if self.first else None
+
+    @column("learning\nrate", SWEEP_ACCURACY, form="g")
+    def learning_rate(self) -> float | None:
+        """The highest learning rate."""
+        return self.first.config.learning_rate if self.first else None
+
+    # --- Columns: accuracy ---
+
+    num_seeds = number(
+        "Number of seeds that accuracy and loss are averaged over.", lambda row: row.runs["seed"].nunique(), int
+    )
+
+    @column("test\naccuracy", MAIN, SWEEP_ACCURACY, DECISION, form=ACCURACY)
+    def test_accuracy(self) -> float | None:
+        """Share of test images classified correctly: mean over seeds."""
+        return self._accuracy and self._accuracy.estimate
+
+    test_accuracy_low = number("Lower end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.low)
+    test_accuracy_high = number("Upper end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.high)
+
+    @shown("95 %\npoints", MAIN, SWEEP_ACCURACY, DECISION, form="±{:.2f}".format)
+    def plus_minus(self) -> float | None:
+        """Half the width of the accuracy's 95 % interval, in percentage points."""
+        low, high = self.test_accuracy_low, self.test_accuracy_high
+        return None if low is None or high is None else 50 * (high - low)
+
+    @column("test\nloss", DETAILS, SWEEP_ACCURACY, form=LOSS)
+    def test_loss(self) -> float | None:
+        """Mean over seeds."""
+        return statistics.fmean(self._of_seeds("test_loss")) if len(self.runs) else None
+
+    # --- Columns: speed ---
+
+    @column("\nimages/s", MAIN, SWEEP_SPEED, DECISION, form=rate, best="fastest")
+    def images_per_second(self) -> float | None:
+        """Training images per second in usual turns: the median over the runs of undisturbed rounds."""
+        return _median(self.speeds)
+
+    images_per_second_min = number("Lowest value of the same runs.", lambda row: min(row.speeds, default=None))
+    images_per_second_q1 = number(
+        "Lower quartile of the same runs; missing if there are fewer than four.", lambda row: row._quartiles[0]
+    )
+    images_per_second_q3 = number("Upper quartile.", lambda row: row._quartiles[1])
+    images_per_second_max = number("Highest value of the same runs.", lambda row: max(row.speeds, default=None))
+
+    @property
+    def spread_low(self) -> float | None:
+        """The lower end of the middle half of the speeds or, with fewer than four runs, the lowest."""
+        return self._quartiles[0] or min(self.speeds, default=None)
+
+    @property
+    def spread_high(self) -> float | None:
+        return self._quartiles[1] or max(self.speeds, default=None)
+
+    @shown("of the\nfastest", DECISION, form=SHARE, best="fastest")
+    def share_of_fastest(self) -> float | None:
+        """The ratio to the fastest row's speed, where the difference is significant."""
+        return self._shares_of_fastest.get(self.name)
+
+    @shown("images/s\nspread", MAIN, SWEEP_SPEED)
+    def shown_spread(self) -> str:
+        low, high = self.spread_low, self.spread_high
+        return span(low, high, short_rate) if low != high else ""
+
+    @column()
+    def num_rounds(self) -> int:
+        """Number of rounds that the ratio is from."""
+        if self._ratio:
+            return self._ratio.rounds
+        return len(self.speeds) if self.is_reference and not self.has_no_ratio else 0
+
+    num_disturbed = number(
+        "Number of disturbed rounds.", lambda row: row.in_table.num_disturbed if len(row.runs) else 0, int
+    )
+    num_turns = number(
+        "Number of turns that count: those in which no other program kept the machine busy.",
+        lambda row: len(row.counting_turns),
+        int,
+    )
+
+    @column()
+    def stalled(self) -> float | None:
+        """Share of these turns' time lost because slow turns last longer than usual ones, see
+        [comparison.md](comparison.md#stalls)."""
+        if not len(self.turns) or not len(self.counting_turns):
+            return None
+        usual = 0.0
+        for _, turns in self.counting_turns.groupby("run_dir"):
+            usual += turns["images"].sum() / typical_speed(turns["images_per_second"].tolist())
+        return max(0.0, 1 - usual / float(self.counting_turns["seconds"].sum()))
+
+    ratio_min = number("Lowest ratio of a single round.", lambda row: row._ratio and row._ratio.least)
+    ratio_max = number("Highest ratio of a single round.", lambda row: row._ratio and row._ratio.most)
+
+    @column("\nratio", MAIN, SWEEP_SPEED, form=RATIO)
+    def ratio(self) -> float | None:
+        """Images per second divided by the first row's; missing if there are no turns and fewer than three rounds."""
+        if self.is_reference:
+            return 1.0 if len(self.speeds) and not self.has_no_ratio else None
+        return self._ratio and self._ratio.estimate
+
+    ratio_low = number("Lower end of its 95 % interval.", lambda row: row._ratio and row._ratio.low)
+    ratio_high = number("Upper end of its 95 % interval.", lambda row: row._ratio and row._ratio.high)
+
+    @shown("95 %\ninterval", MAIN, SWEEP_SPEED)
+    def ratio_interval(self) -> str:
+        return span(self.ratio_low, self.ratio_high)
+
+    @shown("ratio in\nfew rounds", MAIN, SWEEP_SPEED)
+    def few_rounds(self) -> str:
+        if self.ratio is not None or self.ratio_min is None or self.ratio_max is None:
+            return ""
+        return least_most((self.ratio_min, self.ratio_max), to="-")
+
+    @column("\nverdict", DETAILS)
+    def verdict(self) -> Verdict | None:
+        """`faster`, `slower` or `no difference shown`."""
+        return self._ratio and self._ratio.verdict
+
+    # --- Columns: seconds ---
+
+    @column("start-up\ns", DECISION, form=seconds, best="lowest")
+    def startup_seconds(self) -> float | None:
+        """From the command to the end of the first step: median over runs."""
+        return _median(self.measured["startup_seconds"])
+
+    train_seconds = number("Of training: median over runs.", lambda row: _median(row.sums("epoch_train_seconds")))
+    eval_seconds = number("Of evaluation: median over runs.", lambda row: _median(row.sums("eval_seconds")))
+
+    @column("wall\ns", TIMES, form=seconds)
+    def wall_seconds(self) -> float | None:
+        """Of the run with the median duration, from before its process was started until it had ended; the next columns
+        are phases of this run, which add up to it, see [comparison.md](comparison.md#where-the-time-goes)."""
+        return sum(self.phases.values()) if len(self.runs) else None
+
+    (
+        imports_seconds,
+        data_seconds,
+        build_seconds,
+        training_seconds,
+        evaluation_seconds,
+        between_seconds,
+        rest_seconds,
+    ) = map(_phase_column, SHOWN_PHASES)
+
+    # --- Columns: resources ---
+
+    @column("memory\nMiB", TIMES, DECISION, form=mebibytes, best="lowest")
+    def peak_memory_bytes(self) -> int | None:
+        """The peak of all processes of a run together: the largest of all runs."""
+        return _largest(self.runs["peak_memory_bytes"])
+
+    @column("GPU memory\nMiB", DEVICE, DECISION, form=mebibytes, best="lowest")
+    def device_peak_memory_bytes(self) -> int | None:
+        """The peak on all GPUs of a run together: the largest of all runs."""
+        return _largest(self.runs["device_peak_memory_bytes"])
+
+    @column("CPU\nuse", TIMES, form=SHARE)
+    def cpu_utilisation(self) -> float | None:
+        """Share of the cores' time: median over runs."""
+        return _median(self.runs["cpu_utilisation"])
+
+    @column("GPU\nuse", DEVICE, form=SHARE)
+    def gpu_utilisation(self) -> float | None:
+        """Share of the GPUs' time: median over runs."""
+        return _median(self.runs["gpu_utilisation"])
+
+    @column("joules\nper image", DEVICE, DECISION, form=".2g", best="lowest")
+    def joules_per_image(self) -> float | None:
+        """Energy of the machine for each training image: median over runs."""
+        return _median(self.measured["joules_per_image"])
+
+    # --- Columns: the target ---
+
+    @column()
+    def target_reached(self) -> int | None:
+        """Number of runs that reached `--target-accuracy`."""
+        return None if self._reaches is None else len(self._reaches)
+
+    @shown("target\nreached", TARGET, SWEEP_ACCURACY)
+    def reached(self) -> str:
+        if self.target_reached is None:
+            return ""
+        if self.num_runs == 1:
+            return "yes" if self.target_reached else "no"
+        return f"{self.target_reached} of {self.num_runs}"
+
+    @column("target\nepochs", TARGET, SWEEP_ACCURACY, form=".1f")
+    def target_epochs(self) -> float | None:
+        """Until the target was reached: mean, if all runs reached it."""
+        return self._mean_reached("epochs")
+
+    @column("target\nsteps", TARGET, SWEEP_ACCURACY, form=COUNT)
+    def target_steps(self) -> float | None:
+        """Until the target was reached: mean, if all runs reached it."""
+        return self._mean_reached("steps")
+
+    @column("target\ns", TARGET, SWEEP_ACCURACY, form=seconds)
+    def target_seconds(self) -> float | None:
+        """Of training and evaluation until the target, without start-up: mean, if all runs reached it."""
+        return self._mean_reached("seconds")
+
+    target_seconds_q1 = number("Lower quartile of these seconds.", lambda row: row._target_quartiles[0])
+    target_seconds_q3 = number("Upper quartile.", lambda row: row._target_quartiles[2])
+
+    @shown("target s,\nmiddle half", TARGET)
+    def target_spread(self) -> str:
+        return span(self.target_seconds_q1, self.target_seconds_q3, seconds) if self.num_runs > 1 else ""
+
+    @shown("start-up\ns", TARGET, form=seconds)
+    def startup_before_target(self) -> float | None:
+        return self.startup_seconds if self.target_reached is not None else None
+
+    @shown("time to\ntarget s", DECISION, form=seconds, best="lowest")
+    def measured_target_seconds(self) -> float | None:
+        """Training and evaluation until --target-accuracy was reached, without start-up: mean over runs."""
+        return self.target_seconds if self.images_per_second else None
+
+    # --- Columns: the code ---
+
+    @shown("lines\nof code", DECISION, best="lowest")
+    def lines_of_code(self) -> int | None:
+        """Of train.py and parts.py, and of tuning.py in mode tuned; not counted in mode tutorial."""
+        return lines_of_training(self.implementation, self.mode)
+
+    # --- Columns: lockstep ---
+
+    @column()
+    def same_training(self) -> bool | None:
+        """Whether the 64-bit runs prove that it trains as the first row does, and no audit says otherwise; missing
+        for the first row."""
+        return False if self.audit_failure and not self.is_reference else self.proof.same
+
+    @shown("same\ntraining", MAIN, SWEEP_ACCURACY)
+    def same_as_first(self) -> str:
+        if self.status in DIFFERENT:
+            return "no"
+        return "not proved" if self.status == "not proved" else "yes" if self.same_training else ""
+
+    @shown("same\ntraining", DECISION)
+    def same_or_first(self) -> str:
+        """Whether the first steps in 64-bit precision prove it the same as the first row's."""
+        return self.same_as_first or ("first row" if self.is_reference else "not checked")
+
+    @column("largest difference\nin 64 bits", DETAILS, form=difference)
+    def proof_difference(self) -> float | None:
+        """Largest difference in the loss of a step in the 64-bit runs."""
+        return self.proof.difference
+
+    @column()
+    def audited_steps(self) -> int:
+        """Number of steps of its timed runs that were proved to match the formulas (docs/lockstep.md)."""
+        return sum(audit.same is True for _, audits in self.audits for audit in audits.steps)
+
+    @column(f"rounding\n1-{FIRST_STEPS}", DETAILS, form=difference)
+    def loss_difference_first_steps(self) -> float | None:
+        """Largest difference in the loss of one of the first ten steps, between runs of this row and the first row with
+        the same seed: caused by rounding in the runs' own precision."""
+        return self._rounding[0]
+
+    @column("rounding\nall", DETAILS, form=difference)
+    def loss_difference_all_steps(self) -> float | None:
+        """The same, over all steps."""
+        return self._rounding[1]
+
+    # --- Columns: learning ---
+
+    @column()
+    def small_set_count(self) -> int | None:
+        """With `--check-learning`: number of training images to memorise."""
+        return self.small_set.count if len(self.runs) and self.small_set else None
+
+    @column()
+    def small_set_steps(self) -> int | None:
+        """Number of steps that this took; missing if the row did not memorise them ([learning.md](learning.md))."""
+        return self.small_set.steps if len(self.runs) and self.small_set else None
+
+    @shown("images\nmemorised", LEARNING, SWEEP_LEARNING)
+    def by_heart(self) -> str:
+        count, steps = self.small_set_count, self.small_set_steps
+        if count is None:
+            return ""
+        return f"{count} in {steps} steps" if steps is not None else f"not {count}"
+
+    @column("training\nloss", LEARNING, SWEEP_LEARNING, form=LOSS)
+    def train_loss(self) -> float | None:
+        """With `--check-learning`: of the trained network with the first seed, evaluated on training images."""
+        return self.fit and self.fit.train[-1].test_loss
+
+    @shown("test\nloss", LEARNING, form=LOSS)
+    def test_loss_beside(self) -> float | None:
+        return self.test_loss if self.learning else None
+
+    @column("training\naccuracy", LEARNING, SWEEP_LEARNING, form=ACCURACY)
+    def train_accuracy(self) -> float | None:
+        """Of the same network on the same images."""
+        return self.fit and self.fit.train[-1].test_accuracy
+
+    @column("\nlearning", LEARNING, SWEEP_LEARNING)
+    def learning(self) -> Learned | None:
+        """With `--check-learning`: `fits`, `underfits`, `overfits` or `learns nothing`."""
+        return self.fit and self.fit.verdict
+
+    @column()
+    def learning_note(self) -> str | None:
+        """The numbers behind the verdict, and what to try next."""
+        return self.fit and self.fit.words
+
+    # --- Columns: the rest ---
+
+    @column()
+    def note(self) -> str | None:
+        """A line that explains the status."""
+        return "; ".join(self.judgement[1]) or None
+
+    @column()
+    def run_dirs(self) -> list[str]:
+        """Folders of its runs, separated by spaces."""
+        return [*self.runs["run_dir"], *self.failed["run_dir"]]
