@@ -1,0 +1,216 @@
+"""A network of Flax NNX modules, as the check of a port sees it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from port.match import Array, Call, Trace, Weights
+from port.run import Batch, loss_of, main
+
+jax.config.update("jax_enable_x64", True)
+
+NAMES = {"var": "variance", "embedding": "kernel", "negative_slope": "alpha"}
+Convert = Callable[[Array], Array]
+
+
+@dataclass
+class Layer:
+    """`parameters`: canonical kind -> variable, its value's canonical form, and the way back."""
+
+    name: str
+    kind: str
+    parameters: dict[str, tuple[nnx.Variable, Convert, Convert]]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def get(self) -> Weights:
+        return {kind: to(np.array(variable[...])) for kind, (variable, to, _) in self.parameters.items()}
+
+    def set(self, weights: Weights) -> None:
+        for kind, (variable, _, back) in self.parameters.items():
+            variable.set_value(jnp.asarray(back(weights[kind])))
+
+
+def make_layer(name: str, module: nnx.Module) -> Layer | None:
+    """The layer of a module; None if the module itself has no parameters."""
+    kinds = (nnx.Param, nnx.BatchStat)
+    own = {key: value for key, value in vars(module).items() if isinstance(value, kinds) and value.get_value() is not None}  # fmt: skip
+    shapes = {NAMES.get(key, key): (value, tuple(value.shape)) for key, value in own.items()}
+    normalised = {"bias": "offset"}
+    match module:
+        case nnx.Conv():
+            settings = convolution_settings(module)
+            size, groups = settings["kernel size"], module.feature_group_count
+            if {*size, *settings["strides"], groups} == {1}:  # a dense layer of each position
+                variable, shape = shapes["kernel"]
+                return Layer(name, "dense", reshaped({**shapes, "kernel": (variable, shape[-2:])}), bias_of(module))
+            return Layer(name, "conv", reshaped(shapes), {**settings, "groups": groups})
+        case nnx.ConvTranspose():
+            # Flax does not mirror the kernel, as the gradient of a convolution does, and has (height, width, in, out).
+            mirrored = reshaped(shapes)
+            mirrored["kernel"] = shapes["kernel"][0], mirror, mirror
+            return Layer(name, "conv transpose", mirrored, convolution_settings(module))
+        case nnx.Linear():
+            return Layer(name, "dense", reshaped(shapes), bias_of(module))
+        case nnx.BatchNorm():
+            settings = {"epsilon": module.epsilon, "share of the new statistics": round(1 - module.momentum, 12)}
+            return Layer(name, "batch norm", reshaped(shapes, normalised), settings)
+        case nnx.LayerNorm():
+            return Layer(name, "layer norm", reshaped(shapes, normalised), {"epsilon": module.epsilon})
+        case nnx.GroupNorm():
+            settings = {"epsilon": module.epsilon, "groups": module.num_groups}
+            return Layer(name, "group norm", reshaped(shapes, normalised), settings)
+        case nnx.Embed():
+            return Layer(name, "embedding", reshaped(shapes))
+        case nnx.MultiHeadAttention():
+            return attention(name, module)
+        case nnx.PReLU():
+            variable, shape = shapes["alpha"]
+            return Layer(name, "prelu", reshaped({"alpha": (variable, shape or (1,))}))
+    squeezed = {kind: (variable, tuple(size for size in shape if size > 1)) for kind, (variable, shape) in shapes.items()}  # fmt: skip
+    return Layer(name, type(module).__name__, reshaped(squeezed)) if squeezed else None
+
+
+def reshaped(
+    shapes: dict[str, tuple[nnx.Variable, tuple[int, ...]]], names: dict[str, str] = {}
+) -> dict[str, tuple[nnx.Variable, Convert, Convert]]:
+    """Parameters whose canonical form has another shape, but the same order of values."""
+    return {
+        names.get(kind, kind): (
+            variable,
+            lambda array, shape=shape: array.reshape(shape),
+            lambda array, shape=tuple(variable.shape): array.reshape(shape),
+        )
+        for kind, (variable, shape) in shapes.items()
+    }
+
+
+def mirror(kernel: Array) -> Array:
+    return np.flip(kernel, range(kernel.ndim - 2)).swapaxes(-1, -2)
+
+
+def bias_of(module: Any) -> dict[str, bool]:
+    return {"bias": module.use_bias}
+
+
+def convolution_settings(module: Any) -> dict[str, Any]:
+    size = tuple(module.kernel_size) if isinstance(module.kernel_size, tuple | list) else (module.kernel_size,)
+
+    def each(value: Any) -> tuple[int, ...]:
+        return tuple(value) if isinstance(value, tuple | list) else (value or 1,) * len(size)
+
+    return {
+        "kernel size": size,
+        "strides": each(module.strides),
+        "dilation": each(module.kernel_dilation),
+        "padding": module.padding,
+        "bias": module.use_bias,
+    }
+
+
+def attention(name: str, module: nnx.MultiHeadAttention) -> Layer:
+    shapes: dict[str, tuple[nnx.Variable, tuple[int, ...]]] = {}
+    for part, of_part in (("query", module.query), ("key", module.key), ("value", module.value), ("output", module.out)):  # fmt: skip
+        rows = math.prod(of_part.kernel.shape[:-1]) if part == "output" else of_part.kernel.shape[0]
+        shapes[f"{part} kernel"] = of_part.kernel, (rows, math.prod(of_part.kernel.shape) // rows)
+        if of_part.bias is not None:
+            shapes[f"{part} bias"] = of_part.bias, (math.prod(of_part.bias.shape),)
+    return Layer(name, "attention", reshaped(shapes), {"heads": module.num_heads})
+
+
+# --- The network ---
+
+
+class Network:
+    """See `port.run.Network`."""
+
+    def __init__(self, module: ModuleType, batch: Batch) -> None:
+        usual = optax.softmax_cross_entropy_with_integer_labels
+        self.loss = loss_of(module, lambda outputs, labels: usual(outputs, labels).mean())
+        self.network: nnx.Module = module.make_network(batch.images.shape[1:], batch.num_classes)
+        for _, variable in nnx.iter_graph(self.network):
+            if isinstance(variable, nnx.Param | nnx.BatchStat) and variable.get_value() is not None:
+                variable.set_value(variable[...].astype(jnp.float64))
+        self.layers: dict[str, Layer] = {}
+        self.by_module: dict[int, Layer] = {}
+        self.rates: list[float] = []
+        self.trace: Trace | None = None
+        inside: list[tuple[Any, ...]] = []  # of attention, whose parts are not called by the network
+        for path, part in nnx.iter_modules(self.network):
+            if any(path[: len(outer)] == outer and path != outer for outer in inside):
+                continue
+            if isinstance(part, nnx.MultiHeadAttention):
+                inside.append(path)
+                self.rates.append(float(part.dropout_rate))
+                part.dropout_rate = 0.0
+            if isinstance(part, nnx.Dropout):
+                self.rates.append(float(part.rate))
+                part.rate = 0.0
+            layer = make_layer(".".join(map(str, path)) or "the network", part)
+            if layer is not None:
+                self.layers[layer.name] = layer
+                self.by_module[id(part)] = layer
+        modules = [part for _, part in nnx.iter_modules(self.network)]
+        for kind in {type(part) for part in modules}:
+            if "__call__" in dir(kind):
+                self.watch(kind)
+
+    def watch(self, kind: Any) -> None:
+        """Has every call of a module of this class tell the trace."""
+        call = kind.__call__
+
+        def watched_call(module: Any, *args: Any, **options: Any) -> Any:
+            trace, layer = self.trace, self.by_module.get(id(module))
+            if trace is None:
+                return call(module, *args, **options)
+            number = len(trace.calls)
+            if layer is not None:
+                first = args[0] if args else next(iter(options.values()))
+                weights = trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), np.array(first)))
+                if weights is not None:
+                    layer.set({**layer.get(), **weights})
+            output = call(module, *args, **options)
+            if layer is not None:
+                trace.leave(number, np.array(output))
+            return output
+
+        kind.__call__ = watched_call
+
+    def forward(self, images: Array, trace: Trace, training: bool) -> Array:
+        if training:
+            self.network.train()
+        else:
+            self.network.eval()
+        self.trace = trace
+        output = self.network(jnp.asarray(images))
+        self.trace = None
+        return np.array(output)
+
+    def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
+        self.network.train()
+
+        def loss_of_network(network: Any) -> jax.Array:
+            return self.loss(network(jnp.asarray(images)), jnp.asarray(labels))
+
+        loss, gradients = nnx.value_and_grad(loss_of_network)(self.network)
+        by_path = {path: value for path, value in nnx.to_flat_state(gradients)}
+        paths = {id(node): path for path, node in nnx.iter_graph(self.network) if isinstance(node, nnx.Param)}
+        return float(loss), {
+            name: {
+                kind: to(np.array(by_path[paths[id(variable)]][...]))
+                for kind, (variable, to, _) in layer.parameters.items()
+                if paths.get(id(variable)) in by_path
+            }
+            for name, layer in self.layers.items()
+        }
+
+
+if __name__ == "__main__":
+    main(Network, "jax.py")

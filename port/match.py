@@ -1,0 +1,169 @@
+"""Which layer of a port is which layer of the reference: found while the port runs, from what goes into each layer.
+
+The layers that have parameters are followed through one pass over a batch, in 64 bits. A `Call` is one use of such a
+layer. The reference's calls are recorded with their weights, inputs and outputs. In the port, each layer gets its
+weights just before it is used. By then all layers before it have the reference's weights. So its input is equal to that
+of its counterpart, to rounding error, unless the port has departed before; kind and shapes must be equal in any case.
+
+Arrays are canonical here: images and features have their channels last, kernels are (height, width, in, out), (in, out).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Weights = dict[str, Array]  # kind of a parameter, such as "kernel" -> canonical array
+SAME = 1e-9  # relative difference: rounding in 64 bits stays far below, a difference of the formulas far above
+
+
+@dataclass
+class Call:
+    """One use of a layer that has parameters.
+
+    Attributes:
+      layer: its name in its own network.
+      kind: "conv", "conv transpose", "dense", "batch norm", "layer norm", "group norm", "attention", "embedding" or,
+        for any other, its class's name.
+      settings: what else decides its output, by name, such as the strides.
+      weights: what it has before the first step.
+      input, output: of the first training pass, before a ReLU or another activation that is a part of the layer.
+      order: how the input's features were reordered to become the reference's; None if they are in the same order.
+    """
+
+    layer: str
+    kind: str
+    settings: dict[str, Any]
+    weights: Weights
+    input: Array
+    output: Array | None = None
+    order: Array | None = field(default=None, repr=False)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {kind: array.shape for kind, array in self.weights.items()}
+
+    @property
+    def kernel(self) -> tuple[int, ...] | None:
+        """The shape that two calls must share even where one of them lacks a bias."""
+        return self.shapes.get("kernel")
+
+
+class Trace:
+    """The calls of one pass, in the order of execution; in a port's first pass, paired with the reference's.
+
+    Attributes:
+      calls: of this network.
+      pairs: number of a call -> number of the reference's call; only in a port's first pass.
+      ways: for each call whose counterpart could not be told by input and name, how many there were to choose from.
+      grids: (height, width, channels) of all features that were seen, which may have been flattened later.
+    """
+
+    def __init__(self, reference: "Trace | None" = None, choices: Sequence[int] = ()) -> None:
+        """`choices`: for each of `ways`, which counterpart to take; by default the first one."""
+        self.calls: list[Call] = []
+        self.pairs: dict[int, int] = {}
+        self.ways: list[int] = []
+        self.grids: set[tuple[int, ...]] = set()
+        self.reference, self.choices = reference, choices
+
+    def see(self, shape: Sequence[int]) -> None:
+        """Takes note of features with this canonical shape (n, height, width, channels)."""
+        if len(shape) == 4 and shape[1] * shape[2] > 1:
+            self.grids.add(tuple(shape[1:]))
+
+    def enter(self, call: Call) -> Weights | None:
+        """Before a layer is used. Returns the weights that it must have; None if it keeps its own."""
+        self.calls.append(call)
+        self.see(call.input.shape)
+        if self.reference is None:
+            return None
+        number = len(self.calls) - 1
+        if (paired := self._counterpart(call)) is None:
+            return None
+        self.pairs[number] = paired
+        other = self.reference.calls[paired]
+        call.order = self._order(call, other)
+        return {kind: self.to_port(call, kind, other.weights[kind]) for kind in call.weights if kind in other.weights}
+
+    def leave(self, number: int, output: Array) -> None:
+        """After the layer of call `number` was used."""
+        self.calls[number].output = output
+        self.see(output.shape)
+
+    def _counterpart(self, call: Call) -> int | None:
+        assert self.reference
+        same_layer = [self.pairs[number] for number, earlier in enumerate(self.calls[:-1])
+                      if earlier.layer == call.layer and number in self.pairs]  # fmt: skip
+        others = list(enumerate(self.reference.calls))
+        free = [(number, other) for number, other in others if number not in self.pairs.values()]
+        if same_layer:  # a layer that is used again has one counterpart
+            name = self.reference.calls[same_layer[0]].layer
+            return next((number for number, other in free if other.layer == name), None)
+        used = {self.reference.calls[number].layer for number in self.pairs.values()}
+        free = [(number, other) for number, other in free if other.layer not in used and other.kind == call.kind]
+        alike = [(number, other) for number, other in free if other.shapes == call.shapes]
+        # A layer whose bias is missing is still the same layer.
+        alike = alike or [(number, other) for number, other in free if call.kernel and other.kernel == call.kernel]
+        fed = [(number, other) for number, other in alike if self._order(call, other) is not UNLIKE]
+        candidates = fed or alike
+        if named := [number for number, other in candidates if plain(other.layer) == plain(call.layer)]:
+            return named[0]
+        if len(fed) > 1:  # branches from the same features
+            way = self.choices[len(self.ways)] if len(self.ways) < len(self.choices) else 0
+            self.ways.append(len(fed))
+            return fed[way][0]
+        return candidates[0][0] if candidates else None
+
+    def _order(self, call: Call, other: Call) -> Array | None:
+        """How the features of the call's input must be reordered to be the other's; UNLIKE if that is not possible."""
+        if difference(call.input, other.input) <= SAME:
+            return None
+        if call.input.ndim == 2 and call.input.shape == other.input.shape:
+            assert self.reference
+            for order in flat_orders(call.input.shape[1], self.grids | self.reference.grids):
+                if difference(call.input[:, order], other.input) <= SAME:
+                    return order
+        return UNLIKE
+
+    def to_port(self, call: Call, kind: str, array: Array) -> Array:
+        """The reference's array of a parameter, or its gradient, with the inputs in the port's order."""
+        if kind != "kernel" or call.order is None or call.order is UNLIKE:
+            return array
+        return array[np.argsort(call.order)]
+
+    def from_port(self, call: Call, kind: str, array: Array) -> Array:
+        """`to_port` backwards."""
+        return array if kind != "kernel" or call.order is None or call.order is UNLIKE else array[call.order]
+
+
+UNLIKE: Array = np.empty(0, int)
+
+
+def flat_orders(size: int, grids: set[tuple[int, ...]]) -> Iterator[Array]:
+    """The two ways to reorder features that were flattened: channel first to channel last, and back."""
+    for height, width, channels in sorted(grids):
+        if height * width * channels == size:
+            numbers = np.arange(size)
+            yield numbers.reshape(channels, height, width).transpose(1, 2, 0).ravel()
+            yield numbers.reshape(height, width, channels).transpose(2, 0, 1).ravel()
+
+
+def difference(array: Array, other: Array) -> float:
+    """The largest difference of two arrays, relative to the largest value; infinity if the shapes differ."""
+    if array.shape != other.shape:
+        return math.inf
+    largest = float(np.abs(other).max(initial=0.0))
+    apart = float(np.abs(array - other).max(initial=0.0))
+    if math.isnan(apart) or math.isnan(largest):
+        return math.inf
+    return apart / largest if largest else apart
+
+
+def plain(name: str) -> str:
+    """A layer's name without what frameworks write differently: `layer1.0.conv1` and `layer1_0_conv1`."""
+    return name.lower().replace(".", "_").replace("/", "_")
