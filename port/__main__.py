@@ -14,8 +14,8 @@ from common.spec.options import ImageShape
 from port.check import FILES, check, make_batch
 
 ABOUT = (
-    "Checks whether a network that is written for several frameworks is the same network in each: outputs, gradients, one"
-    " update and evaluation, in 64 bits, layer by layer. It runs the files pt.py, tf.py and jax.py of the folder."
+    "Checks whether a network written for several frameworks is the same network in each: outputs, gradients, one"
+    " update and evaluation, in 64 bits, layer by layer. Runs the files pt.py, tf.py and jax.py of the folder."
 )
 
 

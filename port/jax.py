@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from port.match import Array, Call, Trace, Weights
+from port.match import OWN, Array, Call, Trace, Weights
 from port.run import Batch, loss_of, main
 
 jax.config.update("jax_enable_x64", True)
@@ -38,10 +38,12 @@ class Layer:
             variable.set_value(jnp.asarray(back(weights[kind])))
 
 
-def make_layer(name: str, module: nnx.Module) -> Layer | None:
-    """The layer of a module; None if the module itself has no parameters."""
+def make_layers(name: str, module: nnx.Module) -> list[Layer]:
+    """The layer of a module with its own parameters; one for each of them if its class is the user's."""
     kinds = (nnx.Param, nnx.BatchStat)
-    own = {key: value for key, value in vars(module).items() if isinstance(value, kinds) and value.get_value() is not None}  # fmt: skip
+    own = {
+        key: value for key, value in vars(module).items() if isinstance(value, kinds) and value.get_value() is not None
+    }
     shapes = {NAMES.get(key, key): (value, tuple(value.shape)) for key, value in own.items()}
     normalised = {"bias": "offset"}
     match module:
@@ -50,32 +52,36 @@ def make_layer(name: str, module: nnx.Module) -> Layer | None:
             size, groups = settings["kernel size"], module.feature_group_count
             if {*size, *settings["strides"], groups} == {1}:  # a dense layer of each position
                 variable, shape = shapes["kernel"]
-                return Layer(name, "dense", reshaped({**shapes, "kernel": (variable, shape[-2:])}), bias_of(module))
-            return Layer(name, "conv", reshaped(shapes), {**settings, "groups": groups})
+                return [Layer(name, "dense", reshaped({**shapes, "kernel": (variable, shape[-2:])}), bias_of(module))]
+            return [Layer(name, "conv", reshaped(shapes), {**settings, "groups": groups})]
         case nnx.ConvTranspose():
             # Flax does not mirror the kernel, as the gradient of a convolution does, and has (height, width, in, out).
             mirrored = reshaped(shapes)
             mirrored["kernel"] = shapes["kernel"][0], mirror, mirror
-            return Layer(name, "conv transpose", mirrored, convolution_settings(module))
+            return [Layer(name, "conv transpose", mirrored, convolution_settings(module))]
         case nnx.Linear():
-            return Layer(name, "dense", reshaped(shapes), bias_of(module))
+            return [Layer(name, "dense", reshaped(shapes), bias_of(module))]
         case nnx.BatchNorm():
             settings = {"epsilon": module.epsilon, "share of the new statistics": round(1 - module.momentum, 12)}
-            return Layer(name, "batch norm", reshaped(shapes, normalised), settings)
+            return [Layer(name, "batch norm", reshaped(shapes, normalised), settings)]
         case nnx.LayerNorm():
-            return Layer(name, "layer norm", reshaped(shapes, normalised), {"epsilon": module.epsilon})
+            return [Layer(name, "layer norm", reshaped(shapes, normalised), {"epsilon": module.epsilon})]
         case nnx.GroupNorm():
             settings = {"epsilon": module.epsilon, "groups": module.num_groups}
-            return Layer(name, "group norm", reshaped(shapes, normalised), settings)
+            return [Layer(name, "group norm", reshaped(shapes, normalised), settings)]
         case nnx.Embed():
-            return Layer(name, "embedding", reshaped(shapes))
+            return [Layer(name, "embedding", reshaped(shapes))]
         case nnx.MultiHeadAttention():
-            return attention(name, module)
+            return [attention(name, module)]
         case nnx.PReLU():
             variable, shape = shapes["alpha"]
-            return Layer(name, "prelu", reshaped({"alpha": (variable, shape or (1,))}))
-    squeezed = {kind: (variable, tuple(size for size in shape if size > 1)) for kind, (variable, shape) in shapes.items()}  # fmt: skip
-    return Layer(name, type(module).__name__, reshaped(squeezed)) if squeezed else None
+            return [Layer(name, "prelu", reshaped({"alpha": (variable, shape or (1,))}))]
+    return [
+        Layer(
+            f"{name}.{kind}".strip("."), OWN, reshaped({"value": (variable, tuple(size for size in shape if size > 1))})
+        )
+        for kind, (variable, shape) in shapes.items()
+    ]
 
 
 def reshaped(
@@ -138,27 +144,21 @@ class Network:
         for _, variable in nnx.iter_graph(self.network):
             if isinstance(variable, nnx.Param | nnx.BatchStat) and variable.get_value() is not None:
                 variable.set_value(variable[...].astype(jnp.float64))
-        self.layers: dict[str, Layer] = {}
-        self.by_module: dict[int, Layer] = {}
+        self.by_module: dict[int, list[Layer]] = {}
         self.rates: list[float] = []
         self.trace: Trace | None = None
-        inside: list[tuple[Any, ...]] = []  # of attention, whose parts are not called by the network
-        for path, part in nnx.iter_modules(self.network):
-            if any(path[: len(outer)] == outer and path != outer for outer in inside):
-                continue
-            if isinstance(part, nnx.MultiHeadAttention):
-                inside.append(path)
-                self.rates.append(float(part.dropout_rate))
-                part.dropout_rate = 0.0
-            if isinstance(part, nnx.Dropout):
-                self.rates.append(float(part.rate))
-                part.rate = 0.0
-            layer = make_layer(".".join(map(str, path)) or "the network", part)
-            if layer is not None:
-                self.layers[layer.name] = layer
-                self.by_module[id(part)] = layer
-        modules = [part for _, part in nnx.iter_modules(self.network)]
-        for kind in {type(part) for part in modules}:
+        modules = dict(nnx.iter_modules(self.network))
+        attentions = [path for path, part in modules.items() if isinstance(part, nnx.MultiHeadAttention)]
+        for path, part in modules.items():
+            if any(path[: len(outer)] == outer and path != outer for outer in attentions):
+                continue  # the network does not call its parts itself
+            for attribute in ("rate", "dropout_rate"):  # of dropout; of attention
+                if isinstance(vars(part).get(attribute), float | int):
+                    self.rates.append(float(vars(part)[attribute]))
+                    setattr(part, attribute, 0.0)
+            self.by_module[id(part)] = make_layers(".".join(map(str, path)), part)
+        self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
+        for kind in {type(part) for part in modules.values()}:
             if "__call__" in dir(kind):
                 self.watch(kind)
 
@@ -167,17 +167,19 @@ class Network:
         call = kind.__call__
 
         def watched_call(module: Any, *args: Any, **options: Any) -> Any:
-            trace, layer = self.trace, self.by_module.get(id(module))
+            trace, layers = self.trace, self.by_module.get(id(module), [])
             if trace is None:
                 return call(module, *args, **options)
             number = len(trace.calls)
-            if layer is not None:
-                first = args[0] if args else next(iter(options.values()))
-                weights = trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), np.array(first)))
+            for layer in layers:
+                first = (
+                    np.empty(0) if layer.kind == OWN else np.array(args[0] if args else next(iter(options.values())))
+                )
+                weights = trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), first))
                 if weights is not None:
                     layer.set({**layer.get(), **weights})
             output = call(module, *args, **options)
-            if layer is not None:
+            if layers and layers[0].kind != OWN:
                 trace.leave(number, np.array(output))
             return output
 
@@ -200,7 +202,7 @@ class Network:
             return self.loss(network(jnp.asarray(images)), jnp.asarray(labels))
 
         loss, gradients = nnx.value_and_grad(loss_of_network)(self.network)
-        by_path = {path: value for path, value in nnx.to_flat_state(gradients)}
+        by_path = dict(nnx.to_flat_state(gradients))
         paths = {id(node): path for path, node in nnx.iter_graph(self.network) if isinstance(node, nnx.Param)}
         return float(loss), {
             name: {

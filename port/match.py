@@ -5,7 +5,7 @@ layer. The reference's calls are recorded with their weights, inputs and outputs
 weights just before it is used. By then all layers before it have the reference's weights. So its input is equal to that
 of its counterpart, to rounding error, unless the port has departed before; kind and shapes must be equal in any case.
 
-Arrays are canonical here: images and features have their channels last, kernels are (height, width, in, out), (in, out).
+Arrays are canonical: images and features have their channels last, kernels are (height, width, in, out) or (in, out).
 """
 
 import math
@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Weights = dict[str, Array]  # kind of a parameter, such as "kernel" -> canonical array
-SAME = 1e-9  # relative difference: rounding in 64 bits stays far below, a difference of the formulas far above
+# Relative difference. Rounding in 64 bits stays far below. So do parts that frameworks compute in 32 bits whatever the
+# precision: constants of TensorFlow's gelu (5e-9) and leaky_relu (2e-9), JAX's attention (1e-7).
+SAME = 1e-6
+OWN = "parameter"  # the kind of a layer that is a single parameter of a class of the user's
 
 
 @dataclass
@@ -27,12 +30,13 @@ class Call:
 
     Attributes:
       layer: its name in its own network.
-      kind: "conv", "conv transpose", "dense", "batch norm", "layer norm", "group norm", "attention", "embedding" or,
-        for any other, its class's name.
+      kind: "conv", "conv transpose", "dense", "batch norm", "layer norm", "group norm", "attention", "embedding",
+        "prelu" or OWN.
       settings: what else decides its output, by name, such as the strides.
       weights: what it has before the first step.
-      input, output: of the first training pass, before a ReLU or another activation that is a part of the layer.
-      order: how the input's features were reordered to become the reference's; None if they are in the same order.
+      input, output: of the first training pass, before a ReLU or another activation that is a part of the layer; OWN
+        has none.
+      order: how the input's flattened features must be reordered to become the reference's; None: not at all.
     """
 
     layer: str
@@ -46,6 +50,11 @@ class Call:
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {kind: array.shape for kind, array in self.weights.items()}
+
+    @property
+    def input_in_order(self) -> Array:
+        """The input with its features in the reference's order."""
+        return self.input if self.order is None else self.input[:, self.order]
 
     @property
     def kernel(self) -> tuple[int, ...] | None:
@@ -87,7 +96,7 @@ class Trace:
             return None
         self.pairs[number] = paired
         other = self.reference.calls[paired]
-        call.order = self._order(call, other)
+        _, call.order = self._fits(call, other)
         return {kind: self.to_port(call, kind, other.weights[kind]) for kind in call.weights if kind in other.weights}
 
     def leave(self, number: int, output: Array) -> None:
@@ -109,7 +118,7 @@ class Trace:
         alike = [(number, other) for number, other in free if other.shapes == call.shapes]
         # A layer whose bias is missing is still the same layer.
         alike = alike or [(number, other) for number, other in free if call.kernel and other.kernel == call.kernel]
-        fed = [(number, other) for number, other in alike if self._order(call, other) is not UNLIKE]
+        fed = [(number, other) for number, other in alike if self._fits(call, other)[0]]
         candidates = fed or alike
         if named := [number for number, other in candidates if plain(other.layer) == plain(call.layer)]:
             return named[0]
@@ -119,29 +128,24 @@ class Trace:
             return fed[way][0]
         return candidates[0][0] if candidates else None
 
-    def _order(self, call: Call, other: Call) -> Array | None:
-        """How the features of the call's input must be reordered to be the other's; UNLIKE if that is not possible."""
+    def _fits(self, call: Call, other: Call) -> tuple[bool, Array | None]:
+        """Whether both calls have the same input, and how the call's must be reordered for that."""
         if difference(call.input, other.input) <= SAME:
-            return None
+            return True, None
         if call.input.ndim == 2 and call.input.shape == other.input.shape:
             assert self.reference
             for order in flat_orders(call.input.shape[1], self.grids | self.reference.grids):
                 if difference(call.input[:, order], other.input) <= SAME:
-                    return order
-        return UNLIKE
+                    return True, order
+        return False, None
 
     def to_port(self, call: Call, kind: str, array: Array) -> Array:
-        """The reference's array of a parameter, or its gradient, with the inputs in the port's order."""
-        if kind != "kernel" or call.order is None or call.order is UNLIKE:
-            return array
-        return array[np.argsort(call.order)]
+        """The reference's array of a parameter, with the inputs of a dense kernel in the port's order."""
+        return array if kind != "kernel" or call.order is None else array[np.argsort(call.order)]
 
     def from_port(self, call: Call, kind: str, array: Array) -> Array:
         """`to_port` backwards."""
-        return array if kind != "kernel" or call.order is None or call.order is UNLIKE else array[call.order]
-
-
-UNLIKE: Array = np.empty(0, int)
+        return array if kind != "kernel" or call.order is None else array[call.order]
 
 
 def flat_orders(size: int, grids: set[tuple[int, ...]]) -> Iterator[Array]:
@@ -153,9 +157,9 @@ def flat_orders(size: int, grids: set[tuple[int, ...]]) -> Iterator[Array]:
             yield numbers.reshape(height, width, channels).transpose(2, 0, 1).ravel()
 
 
-def difference(array: Array, other: Array) -> float:
+def difference(array: Array | None, other: Array | None) -> float:
     """The largest difference of two arrays, relative to the largest value; infinity if the shapes differ."""
-    if array.shape != other.shape:
+    if array is None or other is None or array.shape != other.shape:
         return math.inf
     largest = float(np.abs(other).max(initial=0.0))
     apart = float(np.abs(array - other).max(initial=0.0))

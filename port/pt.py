@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from port.match import Array, Call, Trace, Weights
+from port.match import OWN, Array, Call, Trace, Weights
 from port.run import Batch, loss_of, main
 
 View = Callable[[torch.Tensor], torch.Tensor]  # of a parameter: in the canonical layout, sharing its memory
@@ -46,9 +47,16 @@ def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def make_layer(name: str, module: nn.Module) -> Layer | None:
-    """The layer of a module; None if the module itself has no parameters."""
+def make_layers(name: str, module: nn.Module) -> list[Layer]:
+    """The layer of a module; one for each parameter of its own if its class is the user's."""
+    if (layer := make_layer(name, module)) is not None:
+        return [layer]
     own = dict(module.named_parameters(recurse=False))
+    return [Layer(f"{name}.{kind}".strip("."), OWN, {"value": (tensor, squeezed)}) for kind, tensor in own.items()]
+
+
+def make_layer(name: str, module: nn.Module) -> Layer | None:
+    """The layer of a module of torch's that has parameters; None for any other module."""
     match module:
         case nn.modules.conv._ConvNd():  # its subclasses are the six convolutions
             return convolution(name, module)
@@ -69,8 +77,7 @@ def make_layer(name: str, module: nn.Module) -> Layer | None:
             return attention(name, module)
         case nn.PReLU():
             return Layer(name, "prelu", {"alpha": (module.weight, as_it_is)})
-    parameters = {kind: (tensor, squeezed) for kind, tensor in own.items()}
-    return Layer(name, type(module).__name__, parameters) if own else None
+    return None
 
 
 def squeezed(tensor: torch.Tensor) -> torch.Tensor:
@@ -136,22 +143,18 @@ class Network:
         torch.manual_seed(0)
         self.loss = loss_of(module, F.cross_entropy)
         self.network: nn.Module = module.make_network(batch.images.shape[1:], batch.num_classes).double()
-        found: dict[str, Layer] = {}
-        inside: tuple[str, ...] = ()  # of attention, whose parts are not called themselves
+        self.modules = dict(self.network.named_modules())
+        attentions = [f"{name}." for name, part in self.modules.items() if isinstance(part, nn.MultiheadAttention)]
         self.rates: list[float] = []
-        for name, part in self.network.named_modules():
-            if name.startswith(inside) and inside:
+        self.by_module: dict[str, list[Layer]] = {}
+        for name, part in self.modules.items():
+            if name.startswith(tuple(attentions)):  # its parts are not called themselves
                 continue
-            if isinstance(part, nn.MultiheadAttention):
-                inside = (*inside, f"{name}.")
-                self.drop_nothing(part, "dropout")
-            elif "p" in vars(part) and isinstance(part.p, float):  # all kinds of dropout
-                self.drop_nothing(part, "p")
-            layer = make_layer(name or "the network", part)
-            if layer is not None:
-                found[layer.name] = layer
-        self.layers = found
-        self.modules = {name or "the network": part for name, part in self.network.named_modules()}
+            for attribute in ("p", "dropout"):  # of all kinds of dropout; of attention
+                if isinstance(vars(part).get(attribute), float):
+                    self.drop_nothing(part, attribute)
+            self.by_module[name] = make_layers(name, part)
+        self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
 
     def drop_nothing(self, part: Any, attribute: str) -> None:
         self.rates += [float(vars(part)[attribute])]
@@ -159,13 +162,12 @@ class Network:
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
         self.network.train(training)
-        hooks = []
-        for name, layer in self.layers.items():
-            module = self.modules[name]
-            hooks += [
-                module.register_forward_pre_hook(self.before(layer, trace), with_kwargs=True),
-                module.register_forward_hook(self.after(layer, trace)),
-            ]
+        hooks: list[torch.utils.hooks.RemovableHandle] = []
+        for name, layers in self.by_module.items():
+            for layer in layers:
+                hooks.append(self.modules[name].register_forward_pre_hook(self.before(layer, trace), with_kwargs=True))
+                if layer.kind != OWN:
+                    hooks.append(self.modules[name].register_forward_hook(self.after(layer, trace)))
         with torch.no_grad(), Watch(trace):
             output = self.network(torch.from_numpy(images).permute(0, 3, 1, 2))
         for hook in hooks:
@@ -175,8 +177,9 @@ class Network:
     def before(self, layer: Layer, trace: Trace) -> Callable[..., None]:
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             first = args[0] if args else next(iter(kwargs.values()))
+            array = np.empty(0) if layer.kind == OWN else canonical(layer, first)
             layer.numbers.append(len(trace.calls))
-            weights = trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), canonical(layer, first)))
+            weights = trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), array))
             if weights is not None:
                 layer.set({**layer.get(), **weights})
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from port.match import SAME, Array, Call, Trace, Weights, difference
+from port.match import SAME, Array, Trace, Weights, difference
 
 LEARNING_RATE = 0.1  # of the one update
 STATISTICS = ("mean", "variance")  # parameters that are not trained
@@ -87,7 +87,7 @@ class Result:
     gradients: dict[int, Weights]
     loss_after: float
     statistics: dict[int, Weights]
-    eval_outputs: list[Array]
+    eval_outputs: list[Array | None]
     eval_output: Array
     rates: list[float]
     spreads: dict[int, dict[str, float]]
@@ -114,7 +114,7 @@ def main(make: Callable[[ModuleType, Batch], Network], file: str) -> None:
 
 def load_module(path: Path) -> ModuleType:
     """Runs the user's file. The folder is importable: the files of a network may share others."""
-    sys.path.insert(0, str(path.parent))
+    sys.path.append(str(path.parent))  # last: its jax.py must not hide the package of that name
     spec = importlib.util.spec_from_file_location(f"network_in_{path.stem}", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -133,7 +133,10 @@ def where(error: Exception, path: Path) -> str:
 def run(network: Network, batch: Batch, reference: Result | None) -> Result:
     """All that is compared; each step begins with the reference's weights."""
     images, labels = batch.images, batch.labels
-    own = {name: {kind: float(array.std()) for kind, array in layer.get().items()} for name, layer in network.layers.items()}
+    own = {
+        name: {kind: float(array.std()) for kind, array in layer.get().items()}
+        for name, layer in network.layers.items()
+    }
     if reference is None:
         draw_weights(network)
     trace, output = best_pass(network, images, reference.trace if reference else None)
@@ -170,7 +173,7 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
         gradients,
         loss_after,
         statistics,
-        [call.output for call in evaluation.calls if call.output is not None],
+        [call.output for call in evaluation.calls],
         eval_output,
         network.rates,
         {number: own[call.layer] for number, call in enumerate(trace.calls)},
@@ -182,7 +185,7 @@ def best_pass(network: Network, images: Array, reference: Trace | None) -> tuple
     """The first pass in training. Where branches look alike, the assignment in which most calls agree."""
     trace = Trace(reference)
     output = network.forward(images, trace, training=True)
-    if reference is None or not trace.ways:
+    if reference is None or not trace.ways or agreeing(trace, reference) == len(reference.calls):
         return trace, output
     best = trace, output
     for choices in itertools.islice(itertools.product(*map(range, trace.ways)), 1, MOST_WAYS):
@@ -196,12 +199,9 @@ def best_pass(network: Network, images: Array, reference: Trace | None) -> tuple
 
 
 def agreeing(trace: Trace, reference: Trace) -> int:
-    return sum(agrees(trace.calls[number], reference.calls[other]) for number, other in trace.pairs.items())
-
-
-def agrees(call: Call, other: Call) -> bool:
-    assert call.output is not None and other.output is not None
-    return difference(call.output, other.output) <= SAME
+    """The number of calls whose outputs are the reference's."""
+    pairs = ((trace.calls[number].output, reference.calls[other].output) for number, other in trace.pairs.items())
+    return sum(difference(*outputs) <= SAME for outputs in pairs)
 
 
 def draw_weights(network: Network) -> None:

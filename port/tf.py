@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from port.match import Array, Call, Trace, Weights
+from port.match import OWN, Array, Call, Trace, Weights
 from port.run import Batch, loss_of, main
 
 NAMES = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
@@ -36,7 +36,7 @@ class Layer:
 
 
 def make_layers(layer: keras.Layer, name: str, own: list[keras.Variable]) -> list[Layer]:
-    """The layer with the variables that are its own; two for a separable convolution, none without variables."""
+    """The layer with its own variables: two for a separable convolution, one a variable for a class of the user's."""
     shapes = {NAMES.get(variable.name, variable.name): (variable, tuple(variable.shape)) for variable in own}
     match layer:
         case layers.SeparableConv1D() | layers.SeparableConv2D():
@@ -76,8 +76,10 @@ def make_layers(layer: keras.Layer, name: str, own: list[keras.Variable]) -> lis
             return [Layer(name, "prelu", {"alpha": (variable, tuple(size for size in shape if size > 1) or (1,))})]
         case layers.MultiHeadAttention():
             return [attention(layer, name)]
-    squeezed = {kind: (variable, tuple(size for size in shape if size > 1)) for kind, (variable, shape) in shapes.items()}  # fmt: skip
-    return [Layer(name, type(layer).__name__, squeezed)] if squeezed else []
+    return [
+        Layer(f"{name}/{kind}", OWN, {"value": (variable, tuple(size for size in shape if size > 1))})
+        for kind, (variable, shape) in shapes.items()
+    ]
 
 
 def depthwise_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -179,6 +181,10 @@ class Network:
             if self.trace is None:
                 return call(*args, **options)
             trace, x = self.trace, args[0] if args else next(iter(options.values()))
+            if made and made[0].kind == OWN:
+                for part in made:
+                    self.enter(part, None)
+                return call(*args, **options)
             if len(made) == 2:  # a separable convolution
                 self.enter(made[0], x)
                 between = ops.depthwise_conv(x, layer.depthwise_kernel, layer.strides, layer.padding, None, layer.dilation_rate)  # fmt: skip
@@ -201,8 +207,9 @@ class Network:
     def enter(self, layer: Layer, x: Any) -> None:
         assert self.trace
         x = x[0] if isinstance(x, tuple | list) else x
+        array = np.empty(0) if x is None else np.array(x)
         layer.numbers.append(len(self.trace.calls))
-        weights = self.trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), np.array(x)))
+        weights = self.trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), array))
         if weights is not None:
             layer.set({**layer.get(), **weights})
 
