@@ -24,8 +24,8 @@ DEFAULTS = {
     ("layer norm", "epsilon"): "default: 1e-5 in PyTorch, 0.001 in Keras, 1e-6 in Flax",
     ("group norm", "epsilon"): "default: 1e-5 in PyTorch, 0.001 in Keras, 1e-6 in Flax",
     ("conv", "padding"): (
-        'zeros before and behind; with strides "same" of Keras and Flax has more behind, PyTorch\'s padding=1 one on each'
-        " side: ZeroPadding2D(1) before a convolution with padding valid, or padding=1 in Flax"
+        'zeros before and behind; with strides, "same" of Keras and Flax has more behind, PyTorch\'s padding=1 one on'
+        " each side: ZeroPadding2D(1) before a convolution with padding valid, or padding=1 in Flax"
     ),
 }
 KNOWN_FUNCTIONS = {
@@ -33,7 +33,7 @@ KNOWN_FUNCTIONS = {
     ("leaky relu",): "default: 0.01 in PyTorch and Flax, 0.3 in Keras's layer, 0.2 in its function",
     ("padding counted", "padding not counted"): "default: counted in PyTorch and Flax, not counted in Keras",
     ("softmax",): "a loss of logits applies softmax itself",
-    ("flattened in",): "PyTorch flattens channels first, Keras and Flax last",
+    ("channels first", "channels last"): "PyTorch flattens channels first, Keras and Flax last",
 }
 
 
@@ -51,7 +51,7 @@ class Pair:
 
     @property
     def output(self) -> float:
-        return 0.0 if self.mine.kind == OWN else difference(self.mine.output, self.theirs.output)
+        return 0.0 if self.mine.kind == OWN else difference(self.mine.output_in_order, self.theirs.output)
 
     @property
     def input(self) -> float:
@@ -59,9 +59,10 @@ class Pair:
 
     @property
     def gradient(self) -> float:
-        """The largest difference, relative to the largest gradient of the network."""
+        """The largest difference, relative to the largest gradient of the network; what is not trained has none."""
         mine, theirs = self.gradients
-        apart = (np.abs(mine[kind] - theirs[kind]).max(initial=0.0) for kind in mine.keys() & theirs.keys())
+        kinds = (mine.keys() | theirs.keys()) & self.mine.weights.keys() & self.theirs.weights.keys()
+        apart = (np.abs(mine.get(kind, 0) - theirs.get(kind, 0)).max(initial=0.0) for kind in kinds)
         return float(max(apart, default=0.0)) / self.largest_gradient
 
     @property
@@ -77,11 +78,11 @@ class Pair:
         share = self.theirs.settings.get(NEW_SHARE)
         if self.running <= SAME or share is None or share != self.mine.settings.get(NEW_SHARE):
             return False
-        count, old = self.theirs.input[..., 0].size, (1 - share) * self.theirs.weights["variance"]
-        factors = (mine["variance"] - old) / (theirs["variance"] - old)
-        wanted = max(factors[0], 1 / factors[0])
-        same = difference(factors, np.full_like(factors, factors[0])) <= 1e3 * SAME
-        return same and abs(wanted * (count - 1) / count - 1) <= 1e3 * SAME
+        old = (1 - share) * self.theirs.weights["variance"]
+        count = self.theirs.input[..., 0].size
+        new = mine["variance"] - old, theirs["variance"] - old
+        ratios = difference(new[0] * count, new[1] * (count - 1)), difference(new[0] * (count - 1), new[1] * count)
+        return difference(mine["mean"], theirs["mean"]) <= SAME and min(ratios) <= 1e3 * SAME
 
     @property
     def missing(self) -> list[str]:
@@ -92,7 +93,7 @@ class Pair:
 @dataclass(frozen=True)
 class Departure:
     """Attributes:
-    place: the layer, or what lies between two layers.
+    place: `at` a layer, or `between` two layers.
     cause: what differs there; None if it is not known.
     """
 
@@ -133,34 +134,44 @@ class Comparison:
         searches = self.in_layers, self.behind_the_last, self.in_dropout, self.in_gradients, self.in_evaluation
         return next((found for search in searches if (found := search())), None)
 
+    @property
+    def ends_agree(self) -> bool:
+        """Whether output and gradients do. Then no layer departs, though one may pad or crop what another does not."""
+        outputs = self.port.output, self.reference.output
+        return difference(*outputs) <= SAME and all(pair.gradient <= SAME for pair in self.pairs.values())
+
     def in_layers(self) -> Departure | None:
         """The first call of the port that departs, or that has no counterpart."""
-        left_over, without = self.alone
+        left_over, _ = self.alone
         for number, call in enumerate(self.port.trace.calls):
             if number not in self.pairs:
                 alike = [other for other in left_over if other.kind == call.kind]
-                cause = f"{self.here} still has {about(alike[0])}" if alike else None
-                return Departure(f"{self.there}'s {about(call)} has no counterpart in {self.here}", cause)
+                own = [other for other in left_over if other.kind == OWN]
+                cause = f"{self.here} still has {about((alike or own)[0])}" if alike or own else None
+                if cause and not alike:
+                    cause += ", of a class of its own, which the check can't pair with a layer"
+                return Departure(f"at {self.there}'s {about(call)}, which has no counterpart in {self.here}", cause)
             pair = self.pairs[number]
             if pair.missing:
                 owner = self.there if pair.missing[0] in call.weights else self.here
-                return Departure(self.name(pair), f"only {owner} has a {' and a '.join(pair.missing)} there")
-            if pair.output > SAME:
+                return Departure(f"at {self.name(pair)}", f"only {owner} has a {' and a '.join(pair.missing)} there")
+            if pair.output > SAME and not self.ends_agree:
                 return self.at(pair)
             if pair.mine.settings.get("epsilon") != pair.theirs.settings.get("epsilon"):  # which may be hardly seen
-                return Departure(self.name(pair), self.different_settings(pair))
+                return Departure(f"at {self.name(pair)}", self.different_settings(pair))
         if left_over:
-            return Departure(f"{self.here}'s {about(left_over[0])} has no counterpart in {self.there}")
+            return Departure(f"at {self.here}'s {about(left_over[0])}, which has no counterpart in {self.there}")
         return None
 
     def at(self, pair: Pair) -> Departure:
         """Whether the layer itself departs, or what goes into it."""
-        place, settings = self.name(pair), self.different_settings(pair)
-        inputs = pair.theirs.input, pair.mine.input_in_order
-        if pair.input <= SAME or (inputs[0].shape != inputs[1].shape and settings):
-            return Departure(place, settings)
+        if pair.input <= SAME:
+            return Departure(f"at {self.name(pair)}", self.different_settings(pair))
+        if difference(padded(pair.mine), padded(pair.theirs)) <= SAME:  # one pads outside of the layer
+            return Departure(f"at {self.name(pair)}", self.different_settings(pair, "padding"))
         known = self.known_before(pair.number)
-        return Departure(f"between {known[-1][0]} and {place}", self.two_ways(known, *inputs))
+        cause = self.two_ways(known, pair.theirs.input, pair.mine.input_in_order)
+        return Departure(f"between {known[-1][0]} and {self.name(pair)}", cause)
 
     def two_ways(self, known: list[Named], theirs: Array, mine: Array) -> str | None:
         """What makes either value of earlier ones."""
@@ -181,12 +192,17 @@ class Comparison:
                 known.append((pair.theirs.layer, pair.theirs.output))
         return known
 
-    def different_settings(self, pair: Pair) -> str | None:
+    def different_settings(self, pair: Pair, *but: str) -> str | None:
         mine, theirs = comparable(pair.mine), comparable(pair.theirs)
-        differing = [name for name in mine if name in theirs and mine[name] != theirs[name]]
-        texts = [f"{name} {theirs[name]} in {self.here}, {mine[name]} in {self.there}" for name in differing]
-        texts += [f"({DEFAULTS[key]})" for name in differing if (key := (pair.mine.kind, name)) in DEFAULTS]
-        return " ".join(texts) or None
+        differing = [name for name in mine if name in theirs and name not in but and mine[name] != theirs[name]]
+        texts = []
+        for name in differing:
+            default = DEFAULTS.get((pair.mine.kind, name))
+            if name == "padding" and set(mine["strides"]) == {1}:
+                default = None
+            texts.append(f"{name}: {theirs[name]} in {self.here}, {mine[name]} in {self.there}")
+            texts[-1] += f" ({default})" if default else ""
+        return "; ".join(texts) or None
 
     def behind_the_last(self) -> Departure | None:
         theirs, mine = self.reference.output, self.port.output
@@ -195,7 +211,7 @@ class Comparison:
             return Departure(f"after {known[-1][0]}, the last layer", self.two_ways(known, theirs, mine))
         if abs(self.port.loss - self.reference.loss) > SAME * abs(self.reference.loss):
             return Departure(
-                "the loss", f"{self.reference.loss:.8g} in {self.here}, {self.port.loss:.8g} in {self.there}"
+                "in the loss", f"{self.reference.loss:.8g} in {self.here}, {self.port.loss:.8g} in {self.there}"
             )
         return None
 
@@ -205,22 +221,32 @@ class Comparison:
         return (
             None
             if here == there
-            else Departure("dropout", f"rates {shown[0]} in {self.here}, {shown[1]} in {self.there}")
+            else Departure("in dropout", f"rates {shown[0]} in {self.here}, {shown[1]} in {self.there}")
         )
 
     def in_gradients(self) -> Departure | None:
         """The last layer whose gradients differ, since they are computed from the end."""
-        different = [pair for pair in self.pairs.values() if pair.gradient > SAME]
-        return Departure(f"the gradients of {self.name(different[-1])}, while all outputs agree") if different else None
+        for pair in reversed(self.pairs.values()):
+            if pair.gradient > SAME:
+                untrained = [
+                    f"not trained in {file}"
+                    for file, weights in zip((self.there, self.here), pair.gradients, strict=True)
+                    if not any(array.any() for array in weights.values())
+                ]
+                place = f"in the gradients of {self.name(pair)}, while all outputs agree"
+                return Departure(place, f"it is {untrained[0]}" if untrained else None)
+        if abs(self.port.loss_after - self.reference.loss_after) > SAME * abs(self.reference.loss_after):
+            return Departure("in the loss after one update")
+        return None
 
     def in_evaluation(self) -> Departure | None:
         for pair in self.pairs.values():
             if pair.running > SAME and not pair.only_biased:
-                return Departure(f"the running statistics of {self.name(pair)}", self.different_settings(pair))
+                return Departure(f"in the running statistics of {self.name(pair)}", self.different_settings(pair))
         for pair in self.pairs.values():
             outputs = self.port.eval_outputs[pair.number], self.reference.eval_outputs[pair.paired]
-            if pair.mine.kind != OWN and difference(*outputs) > SAME:
-                return Departure(f"{self.name(pair)}, in evaluation")
+            if pair.mine.kind != OWN and SAME < difference(*outputs) < math.inf:
+                return Departure(f"at {self.name(pair)}, in evaluation")
         if difference(self.port.eval_output, self.reference.eval_output) > SAME:
             return Departure("after the last layer, in evaluation")
         return None
@@ -244,9 +270,9 @@ class Comparison:
                 if low * UNLIKE_SPREADS < high:
                     yield (
                         f"Initial weights differ: the {kind} of {pair.theirs.layer} has a standard deviation of"
-                        f" {theirs[kind]:.2g} in {self.here}, {mine[kind]:.2g} in {self.there}. By default PyTorch draws"
-                        " kernels and biases uniformly within 1 / sqrt(inputs), Keras draws kernels after Glorot and Flax"
-                        " after LeCun, with biases of zero. The check gives all files the same weights."
+                        f" {theirs[kind]:.2g} in {self.here}, {mine[kind]:.2g} in {self.there}. By default PyTorch"
+                        " draws kernels and biases uniformly within 1 / sqrt(inputs), Keras draws kernels after Glorot"
+                        " and Flax after LeCun, with biases of zero. The check gives all files the same weights."
                     )
                     return
 
@@ -274,6 +300,14 @@ def comparable(call: Call) -> dict[str, Any]:
     return {**call.settings, "padding": tuple(pad if isinstance(pad, tuple) else (pad, pad) for pad in padding)}
 
 
+def padded(call: Call) -> Array:
+    """The input as a convolution sees it; that of any other layer as it is."""
+    padding = comparable(call).get("padding")
+    if call.kind != "conv" or not isinstance(padding, tuple):
+        return call.input
+    return np.pad(call.input, ((0, 0), *padding, (0, 0)))
+
+
 def zeros(length: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
     """Of "same": as many as the rounded-up number of positions needs, the odd one behind."""
     total = max((math.ceil(length / stride) - 1) * stride + dilation * (size - 1) + 1 - length, 0)
@@ -285,9 +319,12 @@ def lines_of(comparison: Comparison) -> list[str]:
     here, there, departure = comparison.here, comparison.there, comparison.departure
     if departure is None:
         apart = difference(comparison.port.output, comparison.reference.output)
-        answer = f"{there} is the network of {here}: its outputs differ by {apart:.0e}, gradients, an update and evaluation agree."
+        answer = (
+            f"{there} is the network of {here}: its outputs differ by {apart:.0e}; gradients, an update and evaluation"
+            " agree."
+        )
     else:
-        answer = f"{there} departs at {departure.place}. {departure.cause or 'The check does not know this cause'}."
+        answer = f"{there} departs {departure.place}. {departure.cause or 'The check does not know this cause'}."
     return [answer, *comparison.remarks()]
 
 

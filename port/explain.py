@@ -5,6 +5,7 @@ what goes into the second one is compared with what common functions make of all
 """
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from port.match import SAME, Array, difference
 
 Named = tuple[str, Array]
 MOST_BASES = 10  # the latest values that are tried
+MOST_SECONDS = 5  # for sums
 GELU_TANH = "gelu (tanh approximation)"
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -34,18 +36,49 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def leaky_relu(slope: float) -> Callable[[Array], Array]:
+    return lambda x: np.where(x > 0, x, slope * x)
+
+
+ACTIVATIONS |= {f"leaky relu with slope {slope}": leaky_relu(slope) for slope in (0.01, 0.1, 0.2, 0.3)}
+
+
 def explain(target: Array, known: Sequence[Named]) -> str | None:
-    """The expression of earlier values that gives `target`; None if none is found. `known`: the latest one last."""
-    bases = list(reversed(known))[:MOST_BASES]
+    """The expression of earlier values that gives `target`; None if none is found. `known`: the latest one last.
+
+    One example of the batch tells expressions apart.
+    """
+    end = time.monotonic() + MOST_SECONDS
+    target = target[:1]
+    bases = [(name, base[:1]) for name, base in reversed(known)][:MOST_BASES]
     for name, base in bases:
         if found := _of_one(target, name, base):
             return found
-    for (name, base), (other, added) in itertools.combinations(bases, 2):
-        if base.shape == added.shape:
-            for sign, total in (("+", base + added), ("*", base * added)):
-                if found := _of_one(target, f"{other} {sign} {name}", total):
+    if found := _joined(target, bases):
+        return found
+    for (name, base), (other, added) in itertools.permutations(bases, 2):
+        if base.shape == added.shape and time.monotonic() < end:
+            for expression, total in (
+                (f"{other} + {name}", base + added),
+                (f"{other} + relu({name})", added + np.maximum(base, 0)),
+                (f"{other} - {name}", added - base),
+                (f"{other} * {name}", base * added),
+            ):
+                if found := _of_one(target, expression, total):
                     return found
-    return _joined(target, bases)
+    return None
+
+
+def _joined(target: Array, bases: Sequence[Named]) -> str | None:
+    """Values beside each other along the channels, each explained by itself."""
+    for name, base in bases:
+        size = base.shape[-1]
+        if target.ndim == base.ndim and size < target.shape[-1] and (first := _of_one(target[..., :size], name, base)):
+            rest = target[..., size:]
+            others = (_of_one(rest, *other) for other in bases)
+            if second := next((found for found in others if found), None) or _joined(rest, bases):
+                return f"{first} beside {second}"
+    return None
 
 
 def _of_one(target: Array, name: str, base: Array) -> str | None:
@@ -57,7 +90,24 @@ def _of_one(target: Array, name: str, base: Array) -> str | None:
                 for third, activated in _activated(second, reshaped):
                     if _same(activated, target):
                         return third
-    return _sloped(target, name, base)
+    return _sloped(target, name, base) or _flattened(target, name, base)
+
+
+def _flattened(target: Array, name: str, base: Array) -> str | None:
+    """What is flattened after a pooling: `target` is given its rows and columns back."""
+    if target.ndim != 2 or base.ndim != 4 or target.shape[1] % base.shape[3]:
+        return None
+    height, width, channels = base.shape[1:]
+    positions = target.shape[1] // channels
+    for rows in range(2, height):
+        columns = positions // rows
+        if rows * columns == positions and rows * width == columns * height:
+            last = target.reshape(-1, rows, columns, channels)
+            first = target.reshape(-1, channels, rows, columns).transpose(0, 2, 3, 1)
+            for order, spread in (("last", last), ("first", first)):
+                if found := _of_one(spread, name, base):
+                    return f"{found}, flattened with channels {order}"
+    return None
 
 
 def _activated(name: str, x: Array) -> Iterator[Named]:
@@ -67,23 +117,18 @@ def _activated(name: str, x: Array) -> Iterator[Named]:
 
 
 def _sloped(target: Array, name: str, base: Array) -> str | None:
-    """ReLU with a slope below zero, and ELU; their parameter is read from the numbers."""
-    if base.shape != target.shape or not (base < 0).any() or not _same(target[base > 0], base[base > 0]):
+    """A multiple, ReLU with a slope below zero, and ELU; their parameter is read from the numbers."""
+    if base.shape != target.shape or not base.any():
+        return None
+    factor = float(np.vdot(target, base) / np.vdot(base, base))
+    if factor and _same(target, factor * base):
+        return f"{factor:.4g} times {name}"
+    if not (base < 0).any() or not _same(target[base > 0], base[base > 0]):
         return None
     for activation, below in (("leaky relu", base[base < 0]), ("elu", np.expm1(base[base < 0]))):
         factors = target[base < 0] / below
         if difference(factors, np.full_like(factors, factors[0])) <= SAME:
             return f"{activation} with {'slope' if activation == 'leaky relu' else 'alpha'} {factors[0]:.4g}({name})"
-    return None
-
-
-def _joined(target: Array, bases: Sequence[Named]) -> str | None:
-    """Two values beside each other, along the channels."""
-    for (name, base), (other, added) in itertools.permutations(bases, 2):
-        if base.shape[:-1] == added.shape[:-1] == target.shape[:-1] and base.shape[-1] + added.shape[-1] == target.shape[-1]:  # fmt: skip
-            for (first, left), (second, right) in itertools.product(_activated(name, base), _activated(other, added)):
-                if _same(target, np.concatenate([left, right], axis=-1)):
-                    return f"{first} beside {second}"
     return None
 
 
@@ -95,10 +140,13 @@ def _reshaped(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
         if x.ndim == 3 and shape == (x.shape[0], x.shape[2]):
             yield f"mean of all positions of {name}", x.mean(1)
             yield f"first position of {name}", x[:, 0]
+        if x.ndim == 3 and shape == (x.shape[0], x[0].size):
+            yield f"{name}, flattened", x.reshape(shape)
+            yield f"{name}, transposed and flattened", x.transpose(0, 2, 1).reshape(shape)
         return
     if len(shape) == 2 and shape[1] == x[0].size:
-        yield f"{name}, flattened in the order height, width, channel", x.reshape(shape)
-        yield f"{name}, flattened in the order channel, height, width", x.transpose(0, 3, 1, 2).reshape(shape)
+        yield f"{name}, flattened with channels last", x.reshape(shape)
+        yield f"{name}, flattened with channels first", x.transpose(0, 3, 1, 2).reshape(shape)
     if shape in ((x.shape[0], x.shape[3]), (x.shape[0], 1, 1, x.shape[3])):
         yield f"mean of {name}", x.mean((1, 2)).reshape(shape)
         yield f"maximum of {name}", x.max((1, 2)).reshape(shape)
@@ -126,7 +174,8 @@ def _pooled(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
         if tuple(spans) != shape[1:3] or window == stride == 1 or before > window // 2:
             continue
         pads = ((0, 0), (before, behind), (before, behind), (0, 0))
-        words = f"{window} x {window}, stride {stride}" + (f", padded by {before} and {behind}" if before + behind else "")  # fmt: skip
+        words = f"{window} x {window}, stride {stride}"
+        words += f", padded by {before} and {behind}" if before + behind else ""
 
         def windows(padded: Array, window: int = window, stride: int = stride) -> Any:
             view = np.lib.stride_tricks.sliding_window_view(padded, (window, window), axis=(1, 2))

@@ -1,9 +1,9 @@
 """A network of Flax NNX modules, as the check of a port sees it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import jax
@@ -57,7 +57,8 @@ def make_layers(name: str, module: nnx.Module) -> list[Layer]:
         case nnx.ConvTranspose():
             # Flax does not mirror the kernel, as the gradient of a convolution does, and has (height, width, in, out).
             mirrored = reshaped(shapes)
-            mirrored["kernel"] = shapes["kernel"][0], mirror, mirror
+            if not module.transpose_kernel:
+                mirrored["kernel"] = shapes["kernel"][0], mirror, mirror
             return [Layer(name, "conv transpose", mirrored, convolution_settings(module))]
         case nnx.Linear():
             return [Layer(name, "dense", reshaped(shapes), bias_of(module))]
@@ -85,7 +86,7 @@ def make_layers(name: str, module: nnx.Module) -> list[Layer]:
 
 
 def reshaped(
-    shapes: dict[str, tuple[nnx.Variable, tuple[int, ...]]], names: dict[str, str] = {}
+    shapes: dict[str, tuple[nnx.Variable, tuple[int, ...]]], names: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, tuple[nnx.Variable, Convert, Convert]]:
     """Parameters whose canonical form has another shape, but the same order of values."""
     return {
@@ -123,7 +124,8 @@ def convolution_settings(module: Any) -> dict[str, Any]:
 
 def attention(name: str, module: nnx.MultiHeadAttention) -> Layer:
     shapes: dict[str, tuple[nnx.Variable, tuple[int, ...]]] = {}
-    for part, of_part in (("query", module.query), ("key", module.key), ("value", module.value), ("output", module.out)):  # fmt: skip
+    parts = {"query": module.query, "key": module.key, "value": module.value, "output": module.out}
+    for part, of_part in parts.items():
         rows = math.prod(of_part.kernel.shape[:-1]) if part == "output" else of_part.kernel.shape[0]
         shapes[f"{part} kernel"] = of_part.kernel, (rows, math.prod(of_part.kernel.shape) // rows)
         if of_part.bias is not None:
@@ -147,6 +149,7 @@ class Network:
         self.by_module: dict[int, list[Layer]] = {}
         self.rates: list[float] = []
         self.trace: Trace | None = None
+        self.entered: set[int] = set()
         modules = dict(nnx.iter_modules(self.network))
         attentions = [path for path, part in modules.items() if isinstance(part, nnx.MultiHeadAttention)]
         for path, part in modules.items():
@@ -168,8 +171,9 @@ class Network:
 
         def watched_call(module: Any, *args: Any, **options: Any) -> Any:
             trace, layers = self.trace, self.by_module.get(id(module), [])
-            if trace is None:
+            if trace is None or id(module) in self.entered:  # by the method of a subclass
                 return call(module, *args, **options)
+            self.entered.add(id(module))
             number = len(trace.calls)
             for layer in layers:
                 first = (
@@ -179,6 +183,7 @@ class Network:
                 if weights is not None:
                     layer.set({**layer.get(), **weights})
             output = call(module, *args, **options)
+            self.entered.remove(id(module))
             if layers and layers[0].kind != OWN:
                 trace.leave(number, np.array(output))
             return output

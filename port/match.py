@@ -9,7 +9,7 @@ Arrays are canonical: images and features have their channels last, kernels are 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ Weights = dict[str, Array]  # kind of a parameter, such as "kernel" -> canonical
 # Relative difference. Rounding in 64 bits stays far below. So do parts that frameworks compute in 32 bits whatever the
 # precision: constants of TensorFlow's gelu (5e-9) and leaky_relu (2e-9), JAX's attention (1e-7).
 SAME = 1e-6
+EMPTY: Mapping[int, int] = {}
 OWN = "parameter"  # the kind of a layer that is a single parameter of a class of the user's
 
 
@@ -56,10 +57,22 @@ class Call:
         """The input with its features in the reference's order."""
         return self.input if self.order is None else self.input[:, self.order]
 
+    def has_features(self, kind: str) -> bool:
+        """Whether the first axis of a parameter is that of the input's features."""
+        return kind == "kernel" if self.kind == "dense" else len(self.weights[kind]) == self.input.shape[-1]
+
     @property
-    def kernel(self) -> tuple[int, ...] | None:
-        """The shape that two calls must share even where one of them lacks a bias."""
-        return self.shapes.get("kernel")
+    def output_in_order(self) -> Array | None:
+        """The output with its features in the reference's order; a dense layer's are others than its input's."""
+        if self.order is None or self.output is None or self.kind == "dense":
+            return self.output
+        return self.output[:, self.order]
+
+    def is_like(self, other: "Call") -> bool:
+        """Whether kind and shapes are the same, but for a bias that one of them lacks."""
+        kernel = self.shapes.get("kernel")
+        same_kernel = kernel is not None and kernel == other.shapes.get("kernel")
+        return self.kind == other.kind and (self.shapes == other.shapes or same_kernel)
 
 
 class Trace:
@@ -72,13 +85,18 @@ class Trace:
       grids: (height, width, channels) of all features that were seen, which may have been flattened later.
     """
 
-    def __init__(self, reference: "Trace | None" = None, choices: Sequence[int] = ()) -> None:
-        """`choices`: for each of `ways`, which counterpart to take; by default the first one."""
+    def __init__(
+        self, reference: "Trace | None" = None, choices: Sequence[int] = (), settled: Mapping[int, int] = EMPTY
+    ) -> None:
+        """Args:
+        choices: for each of `ways`, which counterpart to take; by default the first one.
+        settled: pairs that are known from an earlier pass.
+        """
         self.calls: list[Call] = []
         self.pairs: dict[int, int] = {}
         self.ways: list[int] = []
         self.grids: set[tuple[int, ...]] = set()
-        self.reference, self.choices = reference, choices
+        self.reference, self.choices, self.settled = reference, choices, settled
 
     def see(self, shape: Sequence[int]) -> None:
         """Takes note of features with this canonical shape (n, height, width, channels)."""
@@ -92,7 +110,7 @@ class Trace:
         if self.reference is None:
             return None
         number = len(self.calls) - 1
-        if (paired := self._counterpart(call)) is None:
+        if (paired := self._counterpart(number, call)) is None:
             return None
         self.pairs[number] = paired
         other = self.reference.calls[paired]
@@ -104,29 +122,40 @@ class Trace:
         self.calls[number].output = output
         self.see(output.shape)
 
-    def _counterpart(self, call: Call) -> int | None:
+    def _counterpart(self, number: int, call: Call) -> int | None:
+        """The reference's free call of the same layer, input or name; None if there is none."""
         assert self.reference
-        same_layer = [self.pairs[number] for number, earlier in enumerate(self.calls[:-1])
-                      if earlier.layer == call.layer and number in self.pairs]  # fmt: skip
-        others = list(enumerate(self.reference.calls))
-        free = [(number, other) for number, other in others if number not in self.pairs.values()]
-        if same_layer:  # a layer that is used again has one counterpart
-            name = self.reference.calls[same_layer[0]].layer
-            return next((number for number, other in free if other.layer == name), None)
-        used = {self.reference.calls[number].layer for number in self.pairs.values()}
-        free = [(number, other) for number, other in free if other.layer not in used and other.kind == call.kind]
-        alike = [(number, other) for number, other in free if other.shapes == call.shapes]
-        # A layer whose bias is missing is still the same layer.
-        alike = alike or [(number, other) for number, other in free if call.kernel and other.kernel == call.kernel]
-        fed = [(number, other) for number, other in alike if self._fits(call, other)[0]]
-        candidates = fed or alike
-        if named := [number for number, other in candidates if plain(other.layer) == plain(call.layer)]:
+        if number in self.settled:
+            return self.settled[number]
+        theirs = self.reference.calls
+        for earlier, paired in self.pairs.items():
+            if self.calls[earlier].layer == call.layer:  # a layer that is used again has one counterpart
+                name = theirs[paired].layer
+                return next((n for n, other in self._free() if other.layer == name), None)
+        used = {theirs[paired].layer for paired in self.pairs.values()}
+        alike = [(n, other) for n, other in self._free() if other.layer not in used and other.is_like(call)]
+        fed = [n for n, other in alike if self._fits(call, other)[0]]
+        if named := [n for n, other in alike if plain(other.layer) == plain(call.layer) and (n in fed or not fed)]:
             return named[0]
         if len(fed) > 1:  # branches from the same features
             way = self.choices[len(self.ways)] if len(self.ways) < len(self.choices) else 0
             self.ways.append(len(fed))
-            return fed[way][0]
-        return candidates[0][0] if candidates else None
+            return fed[way]
+        return fed[0] if fed else None
+
+    def _free(self) -> Iterator[tuple[int, Call]]:
+        """The reference's calls that have no counterpart yet, with their numbers."""
+        assert self.reference
+        paired = set(self.pairs.values())
+        return ((n, other) for n, other in enumerate(self.reference.calls) if n not in paired)
+
+    def settle(self) -> dict[int, int]:
+        """All pairs; what is left over on both sides is paired by kind and shapes, in the order of execution."""
+        for number, call in enumerate(self.calls):
+            if number not in self.pairs:
+                other = next((n for n, other in self._free() if other.is_like(call)), None)
+                self.pairs |= {} if other is None else {number: other}
+        return self.pairs
 
     def _fits(self, call: Call, other: Call) -> tuple[bool, Array | None]:
         """Whether both calls have the same input, and how the call's must be reordered for that."""
@@ -140,12 +169,12 @@ class Trace:
         return False, None
 
     def to_port(self, call: Call, kind: str, array: Array) -> Array:
-        """The reference's array of a parameter, with the inputs of a dense kernel in the port's order."""
-        return array if kind != "kernel" or call.order is None else array[np.argsort(call.order)]
+        """The reference's array of a parameter, with the features of the call's input in the port's order."""
+        return array[np.argsort(call.order)] if call.order is not None and call.has_features(kind) else array
 
     def from_port(self, call: Call, kind: str, array: Array) -> Array:
         """`to_port` backwards."""
-        return array if kind != "kernel" or call.order is None else array[call.order]
+        return array[call.order] if call.order is not None and call.has_features(kind) else array
 
 
 def flat_orders(size: int, grids: set[tuple[int, ...]]) -> Iterator[Array]:
@@ -158,8 +187,14 @@ def flat_orders(size: int, grids: set[tuple[int, ...]]) -> Iterator[Array]:
 
 
 def difference(array: Array | None, other: Array | None) -> float:
-    """The largest difference of two arrays, relative to the largest value; infinity if the shapes differ."""
-    if array is None or other is None or array.shape != other.shape:
+    """The largest difference of two arrays, relative to the largest value; infinity if the shapes differ.
+
+    Axes of one position don't count: (n, 1, 1, channels) is (n, channels).
+    """
+    if array is None or other is None:
+        return math.inf
+    array, other = array.squeeze(), other.squeeze()
+    if array.shape != other.shape:
         return math.inf
     largest = float(np.abs(other).max(initial=0.0))
     apart = float(np.abs(array - other).max(initial=0.0))

@@ -20,12 +20,13 @@ NORMS = {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance"
 
 @dataclass
 class Layer:
-    """`parameters`: canonical kind -> the tensor that it is a part of, and which."""
+    """`parameters`: canonical kind -> the tensor that it is a part of, and which; `channels_first`: of features."""
 
     name: str
     kind: str
     parameters: dict[str, tuple[torch.Tensor, View]]
     settings: dict[str, Any] = field(default_factory=dict)
+    channels_first: bool = False
     numbers: list[int] = field(default_factory=list)  # of its calls that have begun
 
     def get(self) -> Weights:
@@ -65,18 +66,20 @@ def make_layer(name: str, module: nn.Module) -> Layer | None:
             return Layer(name, "dense", with_bias(parameters, module.bias), {"bias": module.bias is not None})
         case nn.modules.batchnorm._BatchNorm():
             settings = {"epsilon": module.eps, "share of the new statistics": module.momentum}
-            return Layer(name, "batch norm", norm_parameters(module), settings)
+            return Layer(name, "batch norm", norm_parameters(module), settings, True)
         case nn.LayerNorm():
-            return Layer(name, "layer norm", norm_parameters(module), {"epsilon": module.eps})
+            # torchvision's LayerNorm2d, and others like it, normalise the channels of images.
+            first = type(module) is not nn.LayerNorm
+            return Layer(name, "layer norm", norm_parameters(module), {"epsilon": module.eps}, first)
         case nn.GroupNorm():
             settings = {"epsilon": module.eps, "groups": module.num_groups}
-            return Layer(name, "group norm", norm_parameters(module), settings)
+            return Layer(name, "group norm", norm_parameters(module), settings, True)
         case nn.Embedding():
             return Layer(name, "embedding", {"kernel": (module.weight, as_it_is)})
         case nn.MultiheadAttention():
             return attention(name, module)
         case nn.PReLU():
-            return Layer(name, "prelu", {"alpha": (module.weight, as_it_is)})
+            return Layer(name, "prelu", {"alpha": (module.weight, as_it_is)}, {}, True)
     return None
 
 
@@ -105,12 +108,12 @@ def convolution(name: str, module: Any) -> Layer:
     if module.transposed:  # (in, out, height, width) -> (height, width, out, in)
         settings["output padding"] = tuple(module.output_padding)
         parameters = {"kernel": (module.weight, lambda weight: weight.permute(*spatial, 1, 0))}
-        return Layer(name, "conv transpose", with_bias(parameters, module.bias), settings)
+        return Layer(name, "conv transpose", with_bias(parameters, module.bias), settings, True)
     if is_dense(module):  # a convolution of 1 x 1 is a dense layer of each position
         parameters = {"kernel": (module.weight, lambda weight: weight.flatten(1).T)}
-        return Layer(name, "dense", with_bias(parameters, module.bias), {"bias": module.bias is not None})
+        return Layer(name, "dense", with_bias(parameters, module.bias), {"bias": module.bias is not None}, True)
     parameters = {"kernel": (module.weight, lambda weight: weight.permute(*spatial, 1, 0))}
-    return Layer(name, "conv", with_bias(parameters, module.bias), settings)
+    return Layer(name, "conv", with_bias(parameters, module.bias), settings, True)
 
 
 def is_dense(module: Any) -> bool:
@@ -141,11 +144,12 @@ class Network:
     def __init__(self, module: ModuleType, batch: Batch) -> None:
         torch.set_default_dtype(torch.float64)
         torch.manual_seed(0)
+        self.count = len(batch.images)
         self.loss = loss_of(module, F.cross_entropy)
         self.network: nn.Module = module.make_network(batch.images.shape[1:], batch.num_classes).double()
         self.modules = dict(self.network.named_modules())
         attentions = [f"{name}." for name, part in self.modules.items() if isinstance(part, nn.MultiheadAttention)]
-        self.rates: list[float] = []
+        self.of_layers: list[float] = []  # rates of dropout
         self.by_module: dict[str, list[Layer]] = {}
         for name, part in self.modules.items():
             if name.startswith(tuple(attentions)):  # its parts are not called themselves
@@ -157,7 +161,7 @@ class Network:
         self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
 
     def drop_nothing(self, part: Any, attribute: str) -> None:
-        self.rates += [float(vars(part)[attribute])]
+        self.of_layers.append(float(vars(part)[attribute]))
         setattr(part, attribute, 0.0)
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
@@ -168,16 +172,19 @@ class Network:
                 hooks.append(self.modules[name].register_forward_pre_hook(self.before(layer, trace), with_kwargs=True))
                 if layer.kind != OWN:
                     hooks.append(self.modules[name].register_forward_hook(self.after(layer, trace)))
-        with torch.no_grad(), Watch(trace):
+        rates: list[float] = []
+        with torch.no_grad(), Watch(trace, rates):
             output = self.network(torch.from_numpy(images).permute(0, 3, 1, 2))
         for hook in hooks:
             hook.remove()
+        if training:
+            self.rates = [*self.of_layers, *rates]
         return output.numpy()
 
     def before(self, layer: Layer, trace: Trace) -> Callable[..., None]:
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             first = args[0] if args else next(iter(kwargs.values()))
-            array = np.empty(0) if layer.kind == OWN else canonical(layer, first)
+            array = np.empty(0) if layer.kind == OWN else self.canonical(layer, first)
             layer.numbers.append(len(trace.calls))
             weights = trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), array))
             if weights is not None:
@@ -188,49 +195,49 @@ class Network:
     def after(self, layer: Layer, trace: Trace) -> Callable[..., None]:
         def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             output = output[0] if isinstance(output, tuple) else output
-            trace.leave(layer.numbers.pop(), canonical(layer, output))
+            trace.leave(layer.numbers.pop(), self.canonical(layer, output))
 
         return leave
+
+    def canonical(self, layer: Layer, tensor: torch.Tensor) -> Array:
+        """Examples first, channels last."""
+        array = tensor.detach().numpy().copy()
+        if array.ndim == 3 and array.shape[1] == self.count != array.shape[0]:  # (positions, n, features)
+            return array.swapaxes(0, 1)
+        return np.moveaxis(array, 1, -1) if layer.channels_first and array.ndim > 2 else array
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
         self.network.train()
         self.network.zero_grad()
-        with Watch(Trace()):
+        with Watch(Trace(), []):
             loss = self.loss(self.network(torch.from_numpy(images).permute(0, 3, 1, 2)), torch.from_numpy(labels))
         loss.backward()
         return loss.item(), {name: layer.gradients() for name, layer in self.layers.items()}
 
 
 class Watch(TorchFunctionMode):
-    """Sees each operation of a pass: takes note of shapes, and lets functional dropout drop nothing."""
+    """Sees each operation of a pass: takes note of shapes, and lets functional dropout drop nothing.
 
-    def __init__(self, trace: Trace) -> None:
+    `rates`: gets the rates of functional dropout.
+    """
+
+    def __init__(self, trace: Trace, rates: list[float]) -> None:
         super().__init__()
-        self.trace = trace
+        self.trace, self.rates = trace, rates
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if function in (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, torch.dropout):
-            return args[0] if args else kwargs["input"]
-        output = function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if "dropout" in function.__name__:  # of torch and of torch.nn.functional: (input, p, training)
+            x, rate, active = [*args, *kwargs.values(), 0.5, True][:3]
+            self.rates += [rate] if active and rate else []
+            return x
+        if "dropout_p" in kwargs:  # scaled_dot_product_attention
+            self.rates += [kwargs["dropout_p"]] if kwargs["dropout_p"] else []
+            kwargs = {**kwargs, "dropout_p": 0.0}
+        output = function(*args, **kwargs)
         if isinstance(output, torch.Tensor) and output.ndim == 4:
             self.trace.see([output.shape[0], *output.shape[2:], output.shape[1]])
         return output
-
-
-def canonical(layer: Layer, tensor: torch.Tensor) -> Array:
-    """Channels last: convolutions and batch normalisation have them in the second place."""
-    array = tensor.detach().numpy().copy()
-    first = layer.kind in ("conv", "conv transpose", "batch norm", "group norm", "prelu") or (
-        layer.kind == "dense" and isinstance_of_convolution(layer)
-    )
-    if layer.kind == "layer norm" and array.ndim == 4:  # torchvision's permutes inside
-        channels = len(layer.parameters["scale"][0]) if "scale" in layer.parameters else array.shape[-1]
-        first = array.shape[-1] != channels
-    return array.transpose(0, *range(2, array.ndim), 1) if first and array.ndim > 2 else array
-
-
-def isinstance_of_convolution(layer: Layer) -> bool:
-    return layer.parameters["kernel"][0].ndim > 2
 
 
 if __name__ == "__main__":

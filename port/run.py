@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from port.match import SAME, Array, Trace, Weights, difference
+from port.match import SAME, Array, Call, Trace, Weights, difference
 
 LEARNING_RATE = 0.1  # of the one update
 STATISTICS = ("mean", "variance")  # parameters that are not trained
@@ -65,8 +65,8 @@ class Network(Protocol):
 class Result:
     """What one framework has computed.
 
-    All files get the same weights, those of the reference. They are drawn anew, since initial weights hide mistakes: what
-    is multiplied by zero, or divided by one, can be anything.
+    All files get the same weights, those of the reference. They are drawn anew, since initial weights hide mistakes:
+    what is multiplied by zero, or divided by one, can be anything.
 
     Attributes:
       trace: the calls of the first pass; in a port paired with the reference's.
@@ -78,7 +78,6 @@ class Result:
       eval_outputs, eval_output: of each call and of the network in evaluation, with the reference's statistics.
       rates: of the dropout layers.
       spreads: number of a call -> standard deviations of the file's own initial weights.
-      unused: layers with parameters that the pass did not use.
     """
 
     trace: Trace
@@ -91,7 +90,6 @@ class Result:
     eval_output: Array
     rates: list[float]
     spreads: dict[int, dict[str, float]]
-    unused: list[str]
 
 
 def main(make: Callable[[ModuleType, Batch], Network], file: str) -> None:
@@ -102,12 +100,13 @@ def main(make: Callable[[ModuleType, Batch], Network], file: str) -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--reference", type=Path)
     given = parser.parse_args()
-    batch = pickle.loads(given.batch.read_bytes())
-    reference = pickle.loads(given.reference.read_bytes()) if given.reference else None
+    # The files are this program's own.
+    batch: Batch = pickle.loads(given.batch.read_bytes())  # noqa: S301
+    reference: Result | None = pickle.loads(given.reference.read_bytes()) if given.reference else None  # noqa: S301
     path = given.folder / file
     try:
         result = run(make(load_module(path), batch), batch, reference)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the line is told
         sys.exit(f"{where(error, path)}: {type(error).__name__}: {error}")
     given.output.write_bytes(pickle.dumps(result))
 
@@ -143,7 +142,14 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
     first: dict[str, Weights] = {}  # weights of each layer before the first step
     for number, call in enumerate(trace.calls):
         first.setdefault(call.layer, start_of(trace, number))
-    statistics = {number: only_statistics(network.layers[call.layer].get()) for number, call in enumerate(trace.calls)}
+    statistics = {
+        number: {
+            kind: trace.from_port(call, kind, array)
+            for kind, array in network.layers[call.layer].get().items()
+            if kind in STATISTICS
+        }
+        for number, call in enumerate(trace.calls)
+    }
 
     set_all(network, first)
     loss, by_layer = network.gradients(images, labels)
@@ -162,8 +168,10 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
     loss_after, _ = network.gradients(images, labels)
 
     for number, call in enumerate(trace.calls):
-        source = reference.statistics[trace.pairs[number]] if reference and number in trace.pairs else None
-        network.layers[call.layer].set({**first[call.layer], **(statistics[number] if source is None else source)})
+        of_reference = reference.statistics[trace.pairs[number]] if reference and number in trace.pairs else {}
+        source = {**statistics[number], **of_reference}
+        running = {kind: trace.to_port(call, kind, source[kind]) for kind in statistics[number]}
+        network.layers[call.layer].set({**first[call.layer], **running})
     evaluation = Trace()
     eval_output = network.forward(images, evaluation, training=False)
     return Result(
@@ -173,34 +181,40 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
         gradients,
         loss_after,
         statistics,
-        [call.output for call in evaluation.calls],
+        [evaluated(call, other) for call, other in zip(trace.calls, evaluation.calls, strict=True)],
         eval_output,
         network.rates,
         {number: own[call.layer] for number, call in enumerate(trace.calls)},
-        [name for name in network.layers if name not in first],
     )
 
 
+def evaluated(call: Call, again: Call) -> Array | None:
+    """The output of a call in evaluation, with the order of the first pass."""
+    again.order = call.order
+    return again.output_in_order
+
+
 def best_pass(network: Network, images: Array, reference: Trace | None) -> tuple[Trace, Array]:
-    """The first pass in training. Where branches look alike, the assignment in which most calls agree."""
-    trace = Trace(reference)
-    output = network.forward(images, trace, training=True)
-    if reference is None or not trace.ways or agreeing(trace, reference) == len(reference.calls):
-        return trace, output
-    best = trace, output
-    for choices in itertools.islice(itertools.product(*map(range, trace.ways)), 1, MOST_WAYS):
+    """The first pass in training. Of the ways to assign branches that look alike, that in which most calls agree."""
+    best = Trace(reference)
+    output = network.forward(images, best, training=True)
+    if reference is None:
+        return best, output
+    for choices in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
+        if agreeing(best, reference) == len(reference.calls):
+            break
         tried = Trace(reference, choices)
-        output = network.forward(images, tried, training=True)
-        if agreeing(tried, reference) > agreeing(best[0], reference):
-            best = tried, output
-    # Once more, since a pass leaves the weights and statistics that belong to its own assignment.
-    trace = Trace(reference, [*best[0].choices])
+        network.forward(images, tried, training=True)
+        best = max(best, tried, key=lambda trace: agreeing(trace, reference))
+    trace = Trace(reference, settled=best.settle())
     return trace, network.forward(images, trace, training=True)
 
 
 def agreeing(trace: Trace, reference: Trace) -> int:
     """The number of calls whose outputs are the reference's."""
-    pairs = ((trace.calls[number].output, reference.calls[other].output) for number, other in trace.pairs.items())
+    pairs = (
+        (trace.calls[number].output_in_order, reference.calls[other].output) for number, other in trace.pairs.items()
+    )
     return sum(difference(*outputs) <= SAME for outputs in pairs)
 
 
@@ -213,7 +227,7 @@ def draw_weights(network: Network) -> None:
             if kind == "variance":
                 weights[kind] = array * random.uniform(0.5, 2, array.shape)
             else:
-                weights[kind] = array + random.normal(size=array.shape) * (array.std() if array.ndim > 1 else 0.2)
+                weights[kind] = array + random.normal(size=array.shape) * (array.std() * (array.ndim > 1) or 0.2)
         layer.set(weights)
 
 
@@ -227,21 +241,12 @@ def start_of(trace: Trace, number: int) -> Weights:
     return {**call.weights, **given}
 
 
-def only_statistics(weights: Weights) -> Weights:
-    return {kind: array for kind, array in weights.items() if kind in STATISTICS}
-
-
 def set_all(network: Network, weights: Mapping[str, Weights]) -> None:
     for layer, arrays in weights.items():
         network.layers[layer].set(arrays)
 
 
-def mean_cross_entropy(logits: Array, labels: Array) -> float:
-    """For a check by hand: the same formula in NumPy."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return float((np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]).mean())
-
-
 def loss_of(module: ModuleType, usual: Callable[..., Any]) -> Callable[..., Any]:
     """`loss(outputs, targets)` of the user's file, or the usual one."""
-    return vars(module).get("loss", usual)
+    own: Callable[..., Any] = vars(module).get("loss", usual)
+    return own

@@ -187,7 +187,8 @@ class Network:
                 return call(*args, **options)
             if len(made) == 2:  # a separable convolution
                 self.enter(made[0], x)
-                between = ops.depthwise_conv(x, layer.depthwise_kernel, layer.strides, layer.padding, None, layer.dilation_rate)  # fmt: skip
+                how = layer.strides, layer.padding, None, layer.dilation_rate
+                between = ops.depthwise_conv(x, layer.depthwise_kernel, *how)
                 trace.leave(made[0].numbers.pop(), np.array(between))
                 x = between
             if made:
