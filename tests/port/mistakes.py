@@ -1,6 +1,6 @@
 """Plants mistakes in the ports of two networks, one at a time, and prints what the check says of each.
 
-`python tests/port/mistakes.py FOLDER`, in one process for all mistakes, since TensorFlow takes long to start.
+`python -m tests.port.mistakes FOLDER`, in one process for all mistakes, since TensorFlow takes long to start.
 """
 
 import json
@@ -8,8 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from conftest import REPOSITORY
-
+from common.platform.machine import REPOSITORY
 from port.check import make_batch
 from port.departure import Comparison, lines_of
 from port.run import load_module, run

@@ -28,7 +28,7 @@ def test_right_ports_pass(options):
 
 @pytest.mark.slow
 def test_planted_mistakes_are_found_placed_and_named(tmp_path):
-    output = run(sys.executable, "-W", "ignore", "tests/port/mistakes.py", tmp_path, cwd=REPOSITORY).stdout
+    output = run(sys.executable, "-W", "ignore", "-m", "tests.port.mistakes", tmp_path, cwd=REPOSITORY).stdout
     answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert len(answers) == 34
     assert [answer for answer in answers if answer["missing"]] == []
