@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from common.platform.cli import option_name
 
 FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "pytorch_lightning", "jax", "flax", "optax"}
+OWN_FRAMEWORKS = {"pt": {"torch"}, "tf": {"tensorflow", "keras"}, "jax": {"jax", "flax", "optax"}}
 # Pattern of files -> the frameworks and folders that they may import. The first pattern that matches a file counts.
 ALLOWED = {
     "common/**/*.py": set(),
@@ -22,6 +23,8 @@ ALLOWED = {
     "benchmarks/loops/pt*.py": {"benchmarks", "torch", "torchvision", "pt_impl"},
     "benchmarks/loops/jax.py": {"benchmarks", "jax", "flax", "optax", "jax_impl"},
     "benchmarks/**/*.py": {"benchmarks", "comparison"},
+    **{f"port/**/{name}.py": {"port", *own} for name, own in OWN_FRAMEWORKS.items()},
+    "port/*.py": {"port"},
     "tf_impl/*.py": {"tensorflow", "keras", "tf_impl"},
     "pt_impl/*.py": {"torch", "torchvision", "pt_impl"},
     "ptl_impl/*.py": {"lightning", "torch", "ptl_impl", "pt_impl"},

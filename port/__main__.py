@@ -1,0 +1,51 @@
+"""`python -m port --network FOLDER`: whether the files of a network's folder are the same network."""
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+
+from common.platform.cli import parse_options
+from common.platform.ending import as_program
+from common.platform.errors import UserError
+from common.spec.options import ImageShape
+from port.check import FILES, check, make_batch
+
+ABOUT = (
+    "Checks whether a network written for several frameworks is the same network in each: outputs, gradients, one"
+    " update and evaluation, in 64 bits, layer by layer. Runs the files pt.py, tf.py and jax.py of the folder."
+)
+
+
+class PortConfig(BaseModel):
+    """The options of the check."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    network: Path = Field(description="folder with at least two of pt.py, tf.py and jax.py")
+    image_shape: ImageShape = Field((32, 32, 3), description="height, width and channels of the images")
+    num_classes: int = Field(10, gt=1, description="number of classes")
+    implementations: list[Literal["pt", "tf", "jax"]] | None = Field(
+        None, description="the files to compare, the reference first; unset: all that the folder has"
+    )
+
+
+def main() -> int:
+    options = parse_options(PortConfig, "python -m port", ABOUT)
+    found = [name for name, file in FILES.items() if (options.network / file).is_file()]
+    names = options.implementations or found
+    if missing := [FILES[name] for name in names if name not in found]:
+        raise UserError(f"--network {options.network}: has no {' and no '.join(missing)}")
+    if len(names) < 2:
+        has = FILES[names[0]] if names else "none"
+        raise UserError(f"--network {options.network}: needs two of {', '.join(FILES.values())}, has {has}")
+    batch = make_batch(options.image_shape, options.num_classes)
+    same = check(options.network, names, batch, Console(highlight=False, markup=False, emoji=False))
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    with as_program("python -m port"):
+        sys.exit(main())

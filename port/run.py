@@ -1,0 +1,252 @@
+"""One framework's part of the check: the network's calls, gradients, an update and evaluation, on one batch.
+
+    python -m port.pt FOLDER --batch FILE --output FILE [--reference FILE]
+
+The files are this program's own: `check.py` starts one process for each framework, and reads what they have written.
+"""
+
+import argparse
+import importlib.util
+import itertools
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+
+from port.match import SAME, Array, Call, Trace, Weights, difference
+
+LEARNING_RATE = 0.1  # of the one update
+STATISTICS = ("mean", "variance")  # parameters that are not trained
+MOST_WAYS = 32  # assignments of branches that are tried
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What every network gets: images float64 (n, height, width, channels), labels int64 (n,), and the classes."""
+
+    images: Array
+    labels: Array
+    num_classes: int
+
+
+class Layer(Protocol):
+    """A layer with parameters, in its framework; weights are canonical."""
+
+    def get(self) -> Weights: ...
+
+    def set(self, weights: Weights) -> None: ...
+
+
+class Network(Protocol):
+    """A network in its framework, in 64 bits, without dropout.
+
+    Attributes:
+      layers: those with parameters, by name.
+      rates: of its dropout layers, in the order in which they are made.
+    """
+
+    layers: Mapping[str, Layer]
+    rates: list[float]
+
+    def forward(self, images: Array, trace: Trace, training: bool) -> Array:
+        """The network's output (n, classes); tells `trace` of each call."""
+
+    def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
+        """The mean loss in training, and the gradients of each layer."""
+
+
+@dataclass
+class Result:
+    """What one framework has computed.
+
+    All files get the same weights, those of the reference. They are drawn anew, since initial weights hide mistakes:
+    what is multiplied by zero, or divided by one, can be anything.
+
+    Attributes:
+      trace: the calls of the first pass; in a port paired with the reference's.
+      output: the network's, of the same pass.
+      loss: the mean cross-entropy of that output, or what `loss` of the network's file says.
+      gradients: number of a call -> gradients of its parameters, with the reference's order of features.
+      loss_after: after one update of plain gradient descent.
+      statistics: number of a call -> running statistics after the first pass.
+      eval_outputs, eval_output: of each call and of the network in evaluation, with the reference's statistics.
+      rates: of the dropout layers.
+      spreads: number of a call -> standard deviations of the file's own initial weights.
+    """
+
+    trace: Trace
+    output: Array
+    loss: float
+    gradients: dict[int, Weights]
+    loss_after: float
+    statistics: dict[int, Weights]
+    eval_outputs: list[Array | None]
+    eval_output: Array
+    rates: list[float]
+    spreads: dict[int, dict[str, float]]
+
+
+def main(make: Callable[[ModuleType, Batch], Network], file: str) -> None:
+    """The program of one framework. `make`: makes the network from the user's module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--batch", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--reference", type=Path)
+    given = parser.parse_args()
+    # The files are this program's own.
+    batch: Batch = pickle.loads(given.batch.read_bytes())  # noqa: S301
+    reference: Result | None = pickle.loads(given.reference.read_bytes()) if given.reference else None  # noqa: S301
+    path = given.folder / file
+    try:
+        result = run(make(load_module(path), batch), batch, reference)
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the line is told
+        sys.exit(f"{where(error, path)}: {type(error).__name__}: {error}")
+    given.output.write_bytes(pickle.dumps(result))
+
+
+def load_module(path: Path) -> ModuleType:
+    """Runs the user's file. The folder is importable: the files of a network may share others."""
+    sys.path.append(str(path.parent))  # last: its jax.py must not hide the package of that name
+    spec = importlib.util.spec_from_file_location(f"network_in_{path.stem}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def where(error: Exception, path: Path) -> str:
+    """The last line of the user's folder that the error has passed: `mynet/pt.py, line 12`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).parent == path.parent]
+    lines = f", line {own[-1].lineno}" if own else ""
+    return f"{own[-1].filename if own else path}{lines}"
+
+
+def run(network: Network, batch: Batch, reference: Result | None) -> Result:
+    """All that is compared; each step begins with the reference's weights."""
+    images, labels = batch.images, batch.labels
+    own = {
+        name: {kind: float(array.std()) for kind, array in layer.get().items()}
+        for name, layer in network.layers.items()
+    }
+    if reference is None:
+        draw_weights(network)
+    trace, output = best_pass(network, images, reference.trace if reference else None)
+    first: dict[str, Weights] = {}  # weights of each layer before the first step
+    for number, call in enumerate(trace.calls):
+        first.setdefault(call.layer, start_of(trace, number))
+    statistics = {
+        number: {
+            kind: trace.from_port(call, kind, array)
+            for kind, array in network.layers[call.layer].get().items()
+            if kind in STATISTICS
+        }
+        for number, call in enumerate(trace.calls)
+    }
+
+    set_all(network, first)
+    loss, by_layer = network.gradients(images, labels)
+    gradients = {
+        number: {kind: trace.from_port(call, kind, array) for kind, array in by_layer.get(call.layer, {}).items()}
+        for number, call in enumerate(trace.calls)
+    }
+    moved = {
+        layer: {
+            kind: array - LEARNING_RATE * by_layer[layer][kind] if kind in by_layer.get(layer, {}) else array
+            for kind, array in weights.items()
+        }
+        for layer, weights in first.items()
+    }
+    set_all(network, moved)
+    loss_after, _ = network.gradients(images, labels)
+
+    for number, call in enumerate(trace.calls):
+        of_reference = reference.statistics[trace.pairs[number]] if reference and number in trace.pairs else {}
+        source = {**statistics[number], **of_reference}
+        running = {kind: trace.to_port(call, kind, source[kind]) for kind in statistics[number]}
+        network.layers[call.layer].set({**first[call.layer], **running})
+    evaluation = Trace()
+    eval_output = network.forward(images, evaluation, training=False)
+    return Result(
+        trace,
+        output,
+        loss,
+        gradients,
+        loss_after,
+        statistics,
+        [evaluated(call, other) for call, other in zip(trace.calls, evaluation.calls, strict=True)],
+        eval_output,
+        network.rates,
+        {number: own[call.layer] for number, call in enumerate(trace.calls)},
+    )
+
+
+def evaluated(call: Call, again: Call) -> Array | None:
+    """The output of a call in evaluation, with the order of the first pass."""
+    again.order = call.order
+    return again.output_in_order
+
+
+def best_pass(network: Network, images: Array, reference: Trace | None) -> tuple[Trace, Array]:
+    """The first pass in training. Of the ways to assign branches that look alike, that in which most calls agree."""
+    best = Trace(reference)
+    output = network.forward(images, best, training=True)
+    if reference is None:
+        return best, output
+    for choices in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
+        if agreeing(best, reference) == len(reference.calls):
+            break
+        tried = Trace(reference, choices)
+        network.forward(images, tried, training=True)
+        best = max(best, tried, key=lambda trace: agreeing(trace, reference))
+    trace = Trace(reference, settled=best.settle())
+    return trace, network.forward(images, trace, training=True)
+
+
+def agreeing(trace: Trace, reference: Trace) -> int:
+    """The number of calls whose outputs are the reference's."""
+    pairs = (
+        (trace.calls[number].output_in_order, reference.calls[other].output) for number, other in trace.pairs.items()
+    )
+    return sum(difference(*outputs) <= SAME for outputs in pairs)
+
+
+def draw_weights(network: Network) -> None:
+    """Moves every parameter away from what it begins with, by about as much as weights of its layer are large."""
+    random = np.random.default_rng(2)
+    for layer in network.layers.values():
+        weights = layer.get()
+        for kind, array in weights.items():
+            if kind == "variance":
+                weights[kind] = array * random.uniform(0.5, 2, array.shape)
+            else:
+                weights[kind] = array + random.normal(size=array.shape) * (array.std() * (array.ndim > 1) or 0.2)
+        layer.set(weights)
+
+
+def start_of(trace: Trace, number: int) -> Weights:
+    """The weights that a call's layer has before the first step: its own, or those of the reference."""
+    call = trace.calls[number]
+    if trace.reference is None or number not in trace.pairs:
+        return call.weights
+    other = trace.reference.calls[trace.pairs[number]]
+    given = {kind: trace.to_port(call, kind, array) for kind, array in other.weights.items() if kind in call.weights}
+    return {**call.weights, **given}
+
+
+def set_all(network: Network, weights: Mapping[str, Weights]) -> None:
+    for layer, arrays in weights.items():
+        network.layers[layer].set(arrays)
+
+
+def loss_of(module: ModuleType, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """`loss(outputs, targets)` of the user's file, or the usual one."""
+    own: Callable[..., Any] = vars(module).get("loss", usual)
+    return own

@@ -1,0 +1,59 @@
+"""The check of a user's port: right ports pass, mistakes are found, placed and named."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY, run
+
+from port.explain import explain
+
+EXAMPLE, MANY = "port/example", "tests/port/many_layers"
+
+
+def check(*options, status=0):
+    return run(sys.executable, "-m", "port", *map(str, options), cwd=REPOSITORY, expect=status)
+
+
+@pytest.mark.parametrize(
+    "options", [(EXAMPLE,), pytest.param((MANY, "--image-shape", 9, 9, 3), marks=pytest.mark.slow)]
+)
+def test_right_ports_pass(options):
+    output = " ".join(check("--network", *options).stdout.split())
+    assert "tf.py is the network of pt.py" in output
+    assert "jax.py is the network of pt.py" in output
+    assert "departs" not in output
+
+
+@pytest.mark.slow
+def test_planted_mistakes_are_found_placed_and_named(tmp_path):
+    output = run(sys.executable, "-W", "ignore", "-m", "tests.port.mistakes", tmp_path, cwd=REPOSITORY).stdout
+    answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert len(answers) == 34
+    assert [answer for answer in answers if answer["missing"]] == []
+
+
+def test_mistakes_of_the_user_are_told_in_one_line(tmp_path):
+    (tmp_path / "pt.py").write_text("def make_network(image_shape, num_classes):\n    return torch.nn.Flatten()\n")
+    assert "needs two of pt.py, tf.py, jax.py, has pt.py" in check("--network", tmp_path, status=2).stderr
+    (tmp_path / "tf.py").write_text("")
+    assert "has no jax.py" in check("--network", tmp_path, "--implementations", "pt", "jax", status=2).stderr
+    error = check("--network", tmp_path, status=2).stderr
+    assert error.count("\n") == 1
+    assert "pt.py, line 2: NameError: name 'torch' is not defined" in error
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        (lambda x, y: np.maximum(x + y, 0), "relu(y + x)"),
+        (lambda x, y: x - y, "x - y"),
+        (lambda x, y: np.concatenate([np.tanh(y), x, y], -1), "tanh(y) beside x beside y"),
+        (lambda x, y: x.max((1, 2)), "maximum of x"),
+        (lambda x, y: np.sin(x) + y, None),
+    ],
+)
+def test_expressions_are_found_from_numbers(expression, wanted):
+    x, y = np.random.default_rng(0).normal(size=(2, 2, 4, 4, 3))
+    assert explain(expression(x, y), [("x", x), ("y", y)]) in (wanted, wanted and wanted.replace("y + x", "x + y"))
