@@ -2,6 +2,7 @@
 
 import math
 import os
+import time
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
+
+# Of a run. Without it nearly all of an epoch would be off the clock, and its share would depend on other tests.
+TRAINING_SECONDS = 0.5
 
 
 class Fake(Framework):
@@ -56,6 +60,7 @@ def run(name, loss_factor=1.0, before_finish=lambda: None, others=lambda config:
                 recorder.start_epoch()
                 for _ in experiment.plan.steps(epoch):
                     step += 1
+                    time.sleep(TRAINING_SECONDS / experiment.plan.schedule_steps)
                     recorder.step(2.3 * math.exp(-step / 100) * loss_factor, 1)
                 recorder.end_training()
                 recorder.start_evaluation()
