@@ -11,7 +11,7 @@ import itertools
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from port.match import SAME, Array, Call, Trace, Weights, difference
+from port.match import OWN, SAME, Array, Call, Trace, Weights, difference
 
 LEARNING_RATE = 0.1  # of the one update
 STATISTICS = ("mean", "variance")  # parameters that are not trained
@@ -172,6 +172,7 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
         source = {**statistics[number], **of_reference}
         running = {kind: trace.to_port(call, kind, source[kind]) for kind in statistics[number]}
         network.layers[call.layer].set({**first[call.layer], **running})
+    trace.reference = None  # its file is large
     evaluation = Trace()
     eval_output = network.forward(images, evaluation, training=False)
     return Result(
@@ -181,17 +182,24 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
         gradients,
         loss_after,
         statistics,
-        [evaluated(call, other) for call, other in zip(trace.calls, evaluation.calls, strict=True)],
+        evaluated(trace.calls, evaluation.calls),
         eval_output,
         network.rates,
         {number: own[call.layer] for number, call in enumerate(trace.calls)},
     )
 
 
-def evaluated(call: Call, again: Call) -> Array | None:
-    """The output of a call in evaluation, with the order of the first pass."""
-    again.order = call.order
-    return again.output_in_order
+def evaluated(calls: Sequence[Call], again: Sequence[Call]) -> list[Array | None]:
+    """The outputs of the same calls in evaluation, with the order of the first pass; None if a layer is not used."""
+    left = list(again)
+    outputs: list[Array | None] = []
+    for call in calls:
+        same = next((other for other in left if other.layer == call.layer), None)
+        if same:
+            left = [other for other in left if other is not same]
+            same.order = call.order
+        outputs.append(same and same.output_in_order)
+    return outputs
 
 
 def best_pass(network: Network, images: Array, reference: Trace | None) -> tuple[Trace, Array]:
@@ -211,11 +219,9 @@ def best_pass(network: Network, images: Array, reference: Trace | None) -> tuple
 
 
 def agreeing(trace: Trace, reference: Trace) -> int:
-    """The number of calls whose outputs are the reference's."""
-    pairs = (
-        (trace.calls[number].output_in_order, reference.calls[other].output) for number, other in trace.pairs.items()
-    )
-    return sum(difference(*outputs) <= SAME for outputs in pairs)
+    """The number of calls whose outputs are the reference's, or that have none."""
+    pairs = ((trace.calls[number], reference.calls[other]) for number, other in trace.pairs.items())
+    return sum(call.kind == OWN or difference(call.output_in_order, other.output) <= SAME for call, other in pairs)
 
 
 def draw_weights(network: Network) -> None:
