@@ -198,7 +198,7 @@ def evaluated(calls: Sequence[Call], again: Sequence[Call]) -> list[Array | None
         if same:
             left = [other for other in left if other is not same]
             same.order = call.order
-        outputs.append(same and same.output_in_order)
+        outputs.append(same.output_in_order if same else None)
     return outputs
 
 
