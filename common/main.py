@@ -1,10 +1,11 @@
 """The program of every implementation, `python -m NAME_impl`: train, evaluate or predict."""
 
+import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
+
 import importlib
 import sys
 from typing import Any
 
-import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.ending import as_program
 
 ABOUT_WORDS = " The words evaluate and predict in front put a trained network to use; each has its own --help."
