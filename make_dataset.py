@@ -4,9 +4,10 @@ python make_dataset.py --images photos --output data/photos --image-shape 64 64 
 python compare.py --dataset arrays --data-dir data/photos
 """
 
+import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
+
 import signal
 
-import common.platform.quiet_start  # noqa: F401 - see there
 from common.platform.ending import as_program, take_signals
 
 if __name__ == "__main__":
