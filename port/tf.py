@@ -199,7 +199,7 @@ class Network:
             whole = whole[0] if isinstance(whole, tuple | list) else whole
             if made:
                 trace.leave(made[-1].numbers.pop(), np.array(whole))
-            elif hasattr(output, "shape"):
+            elif isinstance(output, tf.Tensor):
                 trace.see(tuple(output.shape))
             return output
 
@@ -224,13 +224,13 @@ class Network:
         with tf.GradientTape() as tape:
             outputs = self.network(ops.convert_to_tensor(images), training=True)
             loss = self.loss(outputs, labels) if self.by_file else self.loss(labels, outputs)
-        trained = {variable.path: variable for variable in self.network.trainable_variables}
-        gradients = dict(zip(trained, tape.gradient(loss, list(trained.values())), strict=True))
+        trained = self.network.trainable_variables
+        gradients = dict(zip(map(id, trained), tape.gradient(loss, trained), strict=True))
         return float(loss), {
             name: {
-                kind: np.array(tf.convert_to_tensor(gradients[variable.path])).reshape(shape)
+                kind: np.array(tf.convert_to_tensor(gradients[id(variable)])).reshape(shape)
                 for kind, (variable, shape) in layer.parameters.items()
-                if gradients.get(variable.path) is not None
+                if gradients.get(id(variable)) is not None
             }
             for name, layer in self.layers.items()
         }
