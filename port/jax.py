@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from port.match import OWN, Array, Call, Trace, Weights
+from port.match import OWN, Array, Trace, Weights
 from port.run import Batch, loss_of, main
 
 jax.config.update("jax_enable_x64", True)
@@ -174,18 +174,13 @@ class Network:
             if trace is None or id(module) in self.entered:  # by the method of a subclass
                 return call(module, *args, **options)
             self.entered.add(id(module))
-            number = len(trace.calls)
             for layer in layers:
-                first = (
-                    np.empty(0) if layer.kind == OWN else np.array(args[0] if args else next(iter(options.values())))
-                )
-                weights = trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), first))
-                if weights is not None:
-                    layer.set({**layer.get(), **weights})
+                x = args[0] if args else next(iter(options.values()))
+                trace.enter(layer, None if layer.kind == OWN else np.array(x))
             output = call(module, *args, **options)
             self.entered.remove(id(module))
             if layers and layers[0].kind != OWN:
-                trace.leave(number, np.array(output))
+                trace.leave(np.array(output))
             return output
 
         kind.__call__ = watched_call

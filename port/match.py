@@ -11,7 +11,7 @@ Arrays are canonical: images and features have their channels last, kernels are 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,18 @@ Weights = dict[str, Array]  # kind of a parameter, such as "kernel" -> canonical
 SAME = 1e-6
 EMPTY: Mapping[int, int] = {}
 OWN = "parameter"  # the kind of a layer that is a single parameter of a class of the user's
+
+
+class Layer(Protocol):
+    """A layer with parameters, in its framework; weights are canonical. See `Call` for its attributes."""
+
+    name: str
+    kind: str
+    settings: dict[str, Any]
+
+    def get(self) -> Weights: ...
+
+    def set(self, weights: Weights) -> None: ...
 
 
 @dataclass
@@ -96,6 +108,7 @@ class Trace:
         self.pairs: dict[int, int] = {}
         self.ways: list[int] = []
         self.grids: set[tuple[int, ...]] = set()
+        self.begun: list[int] = []  # numbers of calls that have not ended
         self.reference, self.choices, self.settled = reference, choices, settled
 
     def see(self, shape: Sequence[int]) -> None:
@@ -103,24 +116,30 @@ class Trace:
         if len(shape) == 4 and shape[1] * shape[2] > 1:
             self.grids.add(tuple(shape[1:]))
 
-    def enter(self, call: Call) -> Weights | None:
-        """Before a layer is used. Returns the weights that it must have; None if it keeps its own."""
+    def enter(self, layer: Layer, x: Array | None) -> None:
+        """Before a layer is used, with the input `x`; None for OWN. Gives it its counterpart's weights."""
+        call = Call(layer.name, layer.kind, layer.settings, layer.get(), np.empty(0) if x is None else x)
+        number = len(self.calls)
         self.calls.append(call)
+        self.begun += [] if layer.kind == OWN else [number]
         self.see(call.input.shape)
-        if self.reference is None:
-            return None
-        number = len(self.calls) - 1
-        if (paired := self._counterpart(number, call)) is None:
-            return None
+        if self.reference is None or (paired := self._counterpart(number, call)) is None:
+            return
         self.pairs[number] = paired
         other = self.reference.calls[paired]
         _, call.order = self._fits(call, other)
-        return {kind: self.to_port(call, kind, other.weights[kind]) for kind in call.weights if kind in other.weights}
+        layer.set({**call.weights, **self.start(number)})
 
-    def leave(self, number: int, output: Array) -> None:
-        """After the layer of call `number` was used."""
-        self.calls[number].output = output
+    def leave(self, output: Array) -> None:
+        """After a layer was used that is not OWN."""
+        self.calls[self.begun.pop()].output = output
         self.see(output.shape)
+
+    def start(self, number: int) -> Weights:
+        """The weights of the reference for a call that is paired, as far as its layer has them."""
+        assert self.reference
+        call, theirs = self.calls[number], self.reference.calls[self.pairs[number]].weights
+        return {kind: self.to_port(call, kind, theirs[kind]) for kind in call.weights if kind in theirs}
 
     def _counterpart(self, number: int, call: Call) -> int | None:
         """The reference's free call of the same layer, input or name; None if there is none."""

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from port.match import OWN, Array, Call, Trace, Weights
+from port.match import OWN, Array, Trace, Weights
 from port.run import Batch, loss_of, main
 
 View = Callable[[torch.Tensor], torch.Tensor]  # of a parameter: in the canonical layout, sharing its memory
@@ -27,7 +27,6 @@ class Layer:
     parameters: dict[str, tuple[torch.Tensor, View]]
     settings: dict[str, Any] = field(default_factory=dict)
     channels_first: bool = False
-    numbers: list[int] = field(default_factory=list)  # of its calls that have begun
 
     def get(self) -> Weights:
         return {kind: view(tensor.detach()).numpy().copy() for kind, (tensor, view) in self.parameters.items()}
@@ -169,9 +168,9 @@ class Network:
         hooks: list[torch.utils.hooks.RemovableHandle] = []
         for name, layers in self.by_module.items():
             for layer in layers:
-                hooks.append(self.modules[name].register_forward_pre_hook(self.before(layer, trace), with_kwargs=True))
-                if layer.kind != OWN:
-                    hooks.append(self.modules[name].register_forward_hook(self.after(layer, trace)))
+                enter, leave = self.hooks(layer, trace)
+                hooks.append(self.modules[name].register_forward_pre_hook(enter, with_kwargs=True))
+                hooks += [] if layer.kind == OWN else [self.modules[name].register_forward_hook(leave)]
         rates: list[float] = []
         with torch.no_grad(), Watch(trace, rates):
             output = self.network(torch.from_numpy(images).permute(0, 3, 1, 2))
@@ -181,23 +180,17 @@ class Network:
             self.rates = [*self.of_layers, *rates]
         return output.numpy()
 
-    def before(self, layer: Layer, trace: Trace) -> Callable[..., None]:
+    def hooks(self, layer: Layer, trace: Trace) -> tuple[Callable[..., None], Callable[..., None]]:
+        """What tells the trace, before and after a module is called."""
+
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            first = args[0] if args else next(iter(kwargs.values()))
-            array = np.empty(0) if layer.kind == OWN else self.canonical(layer, first)
-            layer.numbers.append(len(trace.calls))
-            weights = trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), array))
-            if weights is not None:
-                layer.set({**layer.get(), **weights})
+            x = args[0] if args else next(iter(kwargs.values()))
+            trace.enter(layer, None if layer.kind == OWN else self.canonical(layer, x))
 
-        return enter
-
-    def after(self, layer: Layer, trace: Trace) -> Callable[..., None]:
         def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            output = output[0] if isinstance(output, tuple) else output
-            trace.leave(layer.numbers.pop(), self.canonical(layer, output))
+            trace.leave(self.canonical(layer, output[0] if isinstance(output, tuple) else output))
 
-        return leave
+        return enter, leave
 
     def canonical(self, layer: Layer, tensor: torch.Tensor) -> Array:
         """Examples first, channels last."""

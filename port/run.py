@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from port.match import OWN, SAME, Array, Call, Trace, Weights, difference
+from port.match import OWN, SAME, Array, Call, Layer, Trace, Weights, difference
 
 LEARNING_RATE = 0.1  # of the one update
 STATISTICS = ("mean", "variance")  # parameters that are not trained
@@ -33,14 +33,6 @@ class Batch:
     images: Array
     labels: Array
     num_classes: int
-
-
-class Layer(Protocol):
-    """A layer with parameters, in its framework; weights are canonical."""
-
-    def get(self) -> Weights: ...
-
-    def set(self, weights: Weights) -> None: ...
 
 
 class Network(Protocol):
@@ -141,7 +133,8 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
     trace, output = best_pass(network, images, reference.trace if reference else None)
     first: dict[str, Weights] = {}  # weights of each layer before the first step
     for number, call in enumerate(trace.calls):
-        first.setdefault(call.layer, start_of(trace, number))
+        start = trace.start(number) if number in trace.pairs else {}
+        first.setdefault(call.layer, {**call.weights, **start})
     statistics = {
         number: {
             kind: trace.from_port(call, kind, array)
@@ -235,16 +228,6 @@ def draw_weights(network: Network) -> None:
             else:
                 weights[kind] = array + random.normal(size=array.shape) * (array.std() * (array.ndim > 1) or 0.2)
         layer.set(weights)
-
-
-def start_of(trace: Trace, number: int) -> Weights:
-    """The weights that a call's layer has before the first step: its own, or those of the reference."""
-    call = trace.calls[number]
-    if trace.reference is None or number not in trace.pairs:
-        return call.weights
-    other = trace.reference.calls[trace.pairs[number]]
-    given = {kind: trace.to_port(call, kind, array) for kind, array in other.weights.items() if kind in call.weights}
-    return {**call.weights, **given}
 
 
 def set_all(network: Network, weights: Mapping[str, Weights]) -> None:

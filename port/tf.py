@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from port.match import OWN, Array, Call, Trace, Weights
+from port.match import OWN, Array, Trace, Weights
 from port.run import Batch, loss_of, main
 
 NAMES = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
@@ -25,7 +25,6 @@ class Layer:
     kind: str
     parameters: dict[str, tuple[keras.Variable, tuple[int, ...]]]
     settings: dict[str, Any] = field(default_factory=dict)
-    numbers: list[int] = field(default_factory=list)  # of its calls that have begun
 
     def get(self) -> Weights:
         return {kind: np.array(variable).reshape(shape) for kind, (variable, shape) in self.parameters.items()}
@@ -183,36 +182,27 @@ class Network:
             trace, x = self.trace, args[0] if args else next(iter(options.values()))
             if made and made[0].kind == OWN:
                 for part in made:
-                    self.enter(part, None)
+                    trace.enter(part, None)
                 return call(*args, **options)
             if len(made) == 2:  # a separable convolution
-                self.enter(made[0], x)
+                trace.enter(made[0], np.array(x))
                 how = layer.strides, layer.padding, None, layer.dilation_rate
                 between = ops.depthwise_conv(x, layer.depthwise_kernel, *how)
-                trace.leave(made[0].numbers.pop(), np.array(between))
+                trace.leave(np.array(between))
                 x = between
             if made:
-                self.enter(made[-1], x)
+                trace.enter(made[-1], np.array(x[0] if isinstance(x, tuple | list) else x))
             before_activation.clear()
             output = call(*args, **options)
             whole = before_activation[-1] if before_activation else output
             whole = whole[0] if isinstance(whole, tuple | list) else whole
             if made:
-                trace.leave(made[-1].numbers.pop(), np.array(whole))
+                trace.leave(np.array(whole))
             elif isinstance(output, tf.Tensor):
                 trace.see(tuple(output.shape))
             return output
 
         return watched_call
-
-    def enter(self, layer: Layer, x: Any) -> None:
-        assert self.trace
-        x = x[0] if isinstance(x, tuple | list) else x
-        array = np.empty(0) if x is None else np.array(x)
-        layer.numbers.append(len(self.trace.calls))
-        weights = self.trace.enter(Call(layer.name, layer.kind, layer.settings, layer.get(), array))
-        if weights is not None:
-            layer.set({**layer.get(), **weights})
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
         self.trace = trace
