@@ -26,7 +26,7 @@ class PortConfig(BaseModel):
 
     network: Path = Field(description="folder with at least two of pt.py, tf.py and jax.py")
     image_shape: ImageShape = Field((32, 32, 3), description="height, width and channels of the images")
-    num_classes: int = Field(10, gt=1, description="number of classes")
+    num_classes: int = Field(10, gt=0, description="number of classes")
     implementations: list[Literal["pt", "tf", "jax"]] | None = Field(
         None, description="the files to compare, the reference first; unset: all that the folder has"
     )
@@ -34,11 +34,15 @@ class PortConfig(BaseModel):
 
 def main() -> int:
     options = parse_options(PortConfig, "python -m port", ABOUT)
+    if not options.network.is_dir():
+        raise UserError(f"--network {options.network}: no such folder")
     found = [name for name, file in FILES.items() if (options.network / file).is_file()]
     names = options.implementations or found
     if missing := [FILES[name] for name in names if name not in found]:
         raise UserError(f"--network {options.network}: has no {' and no '.join(missing)}")
     if len(names) < 2:
+        if options.implementations:
+            raise UserError(f"--implementations {' '.join(names)}: needs at least two")
         has = FILES[names[0]] if names else "none"
         raise UserError(f"--network {options.network}: needs two of {', '.join(FILES.values())}, has {has}")
     batch = make_batch(options.image_shape, options.num_classes)

@@ -13,7 +13,7 @@ from port.match import OWN, SAME, Array, Call, Weights, difference
 from port.run import STATISTICS, Batch, Result
 
 UNLIKE_SPREADS = 1.25  # factor between standard deviations of initial weights that is told
-NEW_SHARE = "share of the new statistics"
+NEW_SHARE = "momentum (share of the new statistics)"
 
 # What is known of the frameworks' defaults: (kind of layer, setting), or a function that `explain` finds.
 DEFAULTS = {
@@ -131,8 +131,20 @@ class Comparison:
     @cached_property
     def departure(self) -> Departure | None:
         """None if the port is the same network."""
-        searches = self.in_layers, self.behind_the_last, self.in_dropout, self.in_gradients, self.in_evaluation
+        searches = (
+            *(self.in_shape, self.in_layers, self.behind_the_last),
+            *(self.in_dropout, self.in_gradients, self.in_evaluation),
+        )
         return next((found for search in searches if (found := search())), None)
+
+    def in_shape(self) -> Departure | None:
+        """Numbers of classes that differ, for example."""
+        theirs, mine = self.reference.output.shape, self.port.output.shape
+        return (
+            None
+            if mine == theirs
+            else Departure("in the output's shape", f"{theirs} in {self.here}, {mine} in {self.there}")
+        )
 
     @property
     def ends_agree(self) -> bool:
@@ -216,13 +228,15 @@ class Comparison:
         return None
 
     def in_dropout(self) -> Departure | None:
-        here, there = (sorted(rate for rate in result.rates if rate) for result in (self.reference, self.port))
-        shown = [", ".join(f"{rate:g}" for rate in rates) or "none" for rates in (here, there)]
-        return (
-            None
-            if here == there
-            else Departure("in dropout", f"rates {shown[0]} in {self.here}, {shown[1]} in {self.there}")
-        )
+        for what, here, there in (
+            ("rates", self.reference.rates, self.port.rates),
+            ("rates in evaluation", self.reference.eval_rates, self.port.eval_rates),
+        ):
+            rates = [sorted(rate for rate in of_file if rate) for of_file in (here, there)]
+            shown = [", ".join(f"{rate:g}" for rate in of_file) or "none" for of_file in rates]
+            if rates[0] != rates[1]:
+                return Departure("in dropout", f"{what}: {shown[0]} in {self.here}, {shown[1]} in {self.there}")
+        return None
 
     def in_gradients(self) -> Departure | None:
         """The last layer whose gradients differ, since they are computed from the end."""
@@ -263,18 +277,21 @@ class Comparison:
                 " stores the unbiased variance, Keras and Flax the biased one. No option changes this. Only evaluation"
                 " uses them."
             )
+        unlike: list[tuple[float, str]] = []
         for pair in self.pairs.values():
             mine, theirs = self.port.spreads[pair.number], self.reference.spreads[pair.paired]
             for kind in mine.keys() & theirs.keys():
                 low, high = sorted((mine[kind], theirs[kind]))
                 if low * UNLIKE_SPREADS < high:
-                    yield (
-                        f"Initial weights differ: the {kind} of {pair.theirs.layer} has a standard deviation of"
-                        f" {theirs[kind]:.2g} in {self.here}, {mine[kind]:.2g} in {self.there}. By default PyTorch"
-                        " draws kernels and biases uniformly within 1 / sqrt(inputs), Keras draws kernels after Glorot"
-                        " and Flax after LeCun, with biases of zero. The check gives all files the same weights."
-                    )
-                    return
+                    values = f"{theirs[kind]:.2g} in {self.here}, {mine[kind]:.2g} in {self.there}"
+                    unlike.append((high / max(low, 1e-9), f"the {kind} of {pair.theirs.layer} most ({values})"))
+        if unlike:
+            yield (
+                f"Initial weights have other standard deviations in {len(unlike)} parameters,"
+                f" {max(unlike)[1]}. By default PyTorch draws kernels and biases from U(-1 / sqrt(fan_in),"
+                " 1 / sqrt(fan_in)); Keras draws kernels from Glorot's uniform distribution and Flax from LeCun's"
+                " normal one, and both start biases at zero. The check gives all files the same weights."
+            )
 
 
 def about(call: Call) -> str:
@@ -324,19 +341,23 @@ def lines_of(comparison: Comparison) -> list[str]:
             " agree."
         )
     else:
-        answer = f"{there} departs {departure.place}. {departure.cause or 'The check does not know this cause'}."
+        cause = departure.cause or "the check does not know the cause; compare what both files do there"
+        answer = f"{there} departs {departure.place}: {cause}."
     return [answer, *comparison.remarks()]
 
 
 def rows_of(comparison: Comparison) -> Iterator[Sequence[str]]:
     """For a table: layer here and there, kind, differences of output and gradient, verdict; in the port's order."""
     left_over, _ = comparison.alone
+    outputs_agree = difference(comparison.port.output, comparison.reference.output) <= SAME
     for number, call in enumerate(comparison.port.trace.calls):
         if (pair := comparison.pairs.get(number)) is None:
             yield "-", call.layer, call.kind, "", "", "no counterpart"
             continue
-        verdict = "same" if max(pair.output, pair.gradient) <= SAME else "departs"
+        # Gradients of all layers depart where one output does.
+        gradient = f"{pair.gradient:.0e}" if outputs_agree else ""
+        verdict = "same" if (max(pair.output, pair.gradient) if outputs_agree else pair.output) <= SAME else "departs"
         output = "shape" if math.isinf(pair.output) else f"{pair.output:.0e}"
-        yield pair.theirs.layer, call.layer, call.kind, output, f"{pair.gradient:.0e}", verdict
+        yield pair.theirs.layer, call.layer, call.kind, output, gradient, verdict
     for call in left_over:
         yield call.layer, "-", call.kind, "", "", "no counterpart"

@@ -13,7 +13,7 @@ import optax
 from flax import nnx
 
 from port.match import OWN, Array, Trace, Weights
-from port.run import Batch, loss_of, main
+from port.run import Batch, loss_of, main, only_logits, only_made
 
 jax.config.update("jax_enable_x64", True)
 
@@ -63,7 +63,10 @@ def make_layers(name: str, module: nnx.Module) -> list[Layer]:
         case nnx.Linear():
             return [Layer(name, "dense", reshaped(shapes), bias_of(module))]
         case nnx.BatchNorm():
-            settings = {"epsilon": module.epsilon, "share of the new statistics": round(1 - module.momentum, 12)}
+            settings = {
+                "epsilon": module.epsilon,
+                "momentum (share of the new statistics)": round(1 - module.momentum, 12),
+            }
             return [Layer(name, "batch norm", reshaped(shapes, normalised), settings)]
         case nnx.LayerNorm():
             return [Layer(name, "layer norm", reshaped(shapes, normalised), {"epsilon": module.epsilon})]
@@ -142,12 +145,13 @@ class Network:
     def __init__(self, module: ModuleType, batch: Batch) -> None:
         usual = optax.softmax_cross_entropy_with_integer_labels
         self.loss = loss_of(module, lambda outputs, labels: usual(outputs, labels).mean())
-        self.network: nnx.Module = module.make_network(batch.images.shape[1:], batch.num_classes)
+        self.network: nnx.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes))
         for _, variable in nnx.iter_graph(self.network):
             if isinstance(variable, nnx.Param | nnx.BatchStat) and variable.get_value() is not None:
                 variable.set_value(variable[...].astype(jnp.float64))
         self.by_module: dict[int, list[Layer]] = {}
         self.rates: list[float] = []
+        self.eval_rates: list[float] = []
         self.trace: Trace | None = None
         self.entered: set[int] = set()
         modules = dict(nnx.iter_modules(self.network))
@@ -191,7 +195,7 @@ class Network:
         else:
             self.network.eval()
         self.trace = trace
-        output = self.network(jnp.asarray(images))
+        output = only_logits(self.network(jnp.asarray(images)))
         self.trace = None
         return np.array(output)
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from port.match import OWN, Array, Trace, Weights
-from port.run import Batch, loss_of, main
+from port.run import Batch, loss_of, main, only_logits, only_made
 
 View = Callable[[torch.Tensor], torch.Tensor]  # of a parameter: in the canonical layout, sharing its memory
 NORMS = {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance": "running_var"}
@@ -64,7 +64,7 @@ def make_layer(name: str, module: nn.Module) -> Layer | None:
             parameters = {"kernel": (module.weight, lambda weight: weight.T)}
             return Layer(name, "dense", with_bias(parameters, module.bias), {"bias": module.bias is not None})
         case nn.modules.batchnorm._BatchNorm():
-            settings = {"epsilon": module.eps, "share of the new statistics": module.momentum}
+            settings = {"epsilon": module.eps, "momentum (share of the new statistics)": module.momentum}
             return Layer(name, "batch norm", norm_parameters(module), settings, True)
         case nn.LayerNorm():
             # torchvision's LayerNorm2d, and others like it, normalise the channels of images.
@@ -145,10 +145,11 @@ class Network:
         torch.manual_seed(0)
         self.count = len(batch.images)
         self.loss = loss_of(module, F.cross_entropy)
-        self.network: nn.Module = module.make_network(batch.images.shape[1:], batch.num_classes).double()
+        self.network: nn.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes)).double()
         self.modules = dict(self.network.named_modules())
         attentions = [f"{name}." for name, part in self.modules.items() if isinstance(part, nn.MultiheadAttention)]
         self.of_layers: list[float] = []  # rates of dropout
+        self.eval_rates: list[float] = []
         self.by_module: dict[str, list[Layer]] = {}
         for name, part in self.modules.items():
             if name.startswith(tuple(attentions)):  # its parts are not called themselves
@@ -173,11 +174,13 @@ class Network:
                 hooks += [] if layer.kind == OWN else [self.modules[name].register_forward_hook(leave)]
         rates: list[float] = []
         with torch.no_grad(), Watch(trace, rates):
-            output = self.network(torch.from_numpy(images).permute(0, 3, 1, 2))
+            output = only_logits(self.network(torch.from_numpy(images).permute(0, 3, 1, 2)))
         for hook in hooks:
             hook.remove()
         if training:
             self.rates = [*self.of_layers, *rates]
+        else:
+            self.eval_rates = rates
         return output.numpy()
 
     def hooks(self, layer: Layer, trace: Trace) -> tuple[Callable[..., None], Callable[..., None]]:

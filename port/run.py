@@ -41,10 +41,12 @@ class Network(Protocol):
     Attributes:
       layers: those with parameters, by name.
       rates: of its dropout layers, in the order in which they are made.
+      eval_rates: of dropout that drops in evaluation, too.
     """
 
     layers: Mapping[str, Layer]
     rates: list[float]
+    eval_rates: list[float]
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
         """The network's output (n, classes); tells `trace` of each call."""
@@ -68,7 +70,7 @@ class Result:
       loss_after: after one update of plain gradient descent.
       statistics: number of a call -> running statistics after the first pass.
       eval_outputs, eval_output: of each call and of the network in evaluation, with the reference's statistics.
-      rates: of the dropout layers.
+      rates, eval_rates: of the dropout layers; of those that drop in evaluation, too.
       spreads: number of a call -> standard deviations of the file's own initial weights.
     """
 
@@ -81,6 +83,7 @@ class Result:
     eval_outputs: list[Array | None]
     eval_output: Array
     rates: list[float]
+    eval_rates: list[float]
     spreads: dict[int, dict[str, float]]
 
 
@@ -97,7 +100,10 @@ def main(make: Callable[[ModuleType, Batch], Network], file: str) -> None:
     reference: Result | None = pickle.loads(given.reference.read_bytes()) if given.reference else None  # noqa: S301
     path = given.folder / file
     try:
-        result = run(make(load_module(path), batch), batch, reference)
+        module = load_module(path)
+        if not callable(vars(module).get("make_network")):
+            sys.exit(f"{path}: has no function make_network(image_shape, num_classes)")
+        result = run(make(module, batch), batch, reference)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the line is told
         sys.exit(f"{where(error, path)}: {type(error).__name__}: {error}")
     given.output.write_bytes(pickle.dumps(result))
@@ -178,6 +184,7 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
         evaluated(trace.calls, evaluation.calls),
         eval_output,
         network.rates,
+        network.eval_rates,
         {number: own[call.layer] for number, call in enumerate(trace.calls)},
     )
 
@@ -225,6 +232,8 @@ def draw_weights(network: Network) -> None:
         for kind, array in weights.items():
             if kind == "variance":
                 weights[kind] = array * random.uniform(0.5, 2, array.shape)
+            elif kind == "scale":  # large enough for bounds such as that of relu6 to be met
+                weights[kind] = array + random.uniform(0, 3, array.shape)
             else:
                 weights[kind] = array + random.normal(size=array.shape) * (array.std() * (array.ndim > 1) or 0.2)
         layer.set(weights)
@@ -233,6 +242,20 @@ def draw_weights(network: Network) -> None:
 def set_all(network: Network, weights: Mapping[str, Weights]) -> None:
     for layer, arrays in weights.items():
         network.layers[layer].set(arrays)
+
+
+def only_logits(output: Any) -> Any:
+    """The output of a network. Raises TypeError if it is more, or nothing."""
+    if output is None or isinstance(output, tuple | list | dict):
+        raise TypeError(f"the network returns {type(output).__name__}; the check needs the logits alone")
+    return output
+
+
+def only_made(network: Any) -> Any:
+    """What make_network returns. Raises TypeError if that is nothing."""
+    if network is None:
+        raise TypeError("make_network returns None; is a return missing?")
+    return network
 
 
 def loss_of(module: ModuleType, usual: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers, ops
 
 from port.match import OWN, Array, Trace, Weights
-from port.run import Batch, loss_of, main
+from port.run import Batch, loss_of, main, only_logits, only_made
 
 NAMES = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
 NAMES |= {"embeddings": "kernel", "depthwise_kernel": "kernel"}
@@ -62,7 +62,10 @@ def make_layers(layer: keras.Layer, name: str, own: list[keras.Variable]) -> lis
         case layers.Dense():
             return [Layer(name, "dense", shapes, {"bias": layer.use_bias})]
         case layers.BatchNormalization():
-            settings = {"epsilon": layer.epsilon, "share of the new statistics": round(1 - layer.momentum, 12)}
+            settings = {
+                "epsilon": layer.epsilon,
+                "momentum (share of the new statistics)": round(1 - layer.momentum, 12),
+            }
             return [Layer(name, "batch norm", shapes, settings)]
         case layers.LayerNormalization():
             return [Layer(name, "layer norm", shapes, {"epsilon": layer.epsilon})]
@@ -134,10 +137,11 @@ class Network:
         keras.utils.set_random_seed(0)
         self.loss = loss_of(module, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         self.by_file = "loss" in vars(module)
-        self.network = module.make_network(tuple(batch.images.shape[1:]), batch.num_classes)
+        self.network = only_made(module.make_network(tuple(batch.images.shape[1:]), batch.num_classes))
         self.network(ops.convert_to_tensor(batch.images))  # makes the weights of layers that don't have them yet
         self.layers: dict[str, Layer] = {}
         self.rates: list[float] = []
+        self.eval_rates: list[float] = []
         self.trace: Trace | None = None
         self.wrap(self.network, "", set())
 
@@ -206,7 +210,7 @@ class Network:
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
         self.trace = trace
-        output = self.network(ops.convert_to_tensor(images), training=training)
+        output = only_logits(self.network(ops.convert_to_tensor(images), training=training))
         self.trace = None
         return np.array(output)
 

@@ -25,7 +25,7 @@ SAME_BUT = 'layers.Conv2D(32, 3, strides=2, activation="relu", padding="same")(x
 # Text of tf.py, what replaces it, and words of the answer.
 MISTAKES = {
     EXAMPLE: [
-        ("momentum=0.9, ", "", "running statistics of norm1|new statistics: 0.1 in pt.py, 0.01 in tf.py|default"),
+        ("momentum=0.9, ", "", "running statistics of norm1|new statistics): 0.1 in pt.py, 0.01 in tf.py|default"),
         (", epsilon=1e-5", "", "at norm1|epsilon: 1e-05 in pt.py, 0.001 in tf.py|default"),
         (STRIDED, SAME_BUT, "at conv2|padding: ((1, 1), (1, 1)) in pt.py, ((0, 1), (0, 1)) in tf.py|ZeroPadding2D"),
         ("strides=2, ", "", "at conv2|strides: (2, 2) in pt.py, (1, 1) in tf.py"),
@@ -35,6 +35,8 @@ MISTAKES = {
         ("Dropout(0.25)", "Dropout(0.5)", "in dropout|0.25 in pt.py, 0.5 in tf.py"),
         ("Dense(num_classes)", 'Dense(num_classes, activation="softmax")', "after dense2|softmax(dense2)|a loss of"),
         ("Dense(64,", "Dense(64, use_bias=False,", "at dense1|only pt.py has a bias"),
+        ("Dense(num_classes)", "Dense(num_classes + 1)", "output's shape|(7, 10) in pt.py, (7, 11) in tf.py"),
+        (RELU, RELU.replace("ReLU()", "ReLU(6)"), "between norm1 and conv2|tf.py relu6(norm1"),
         ("Dense(64,", "Dense(48,", "kernel 32 x 48|no counterpart|dense1 (dense; kernel 32 x 64"),
         (SUM, "layers.Add()([shortcut, layers.ReLU()(x)])", "between conv3 and dense1|input of conv3 + relu(conv3)"),
         (SUM, "layers.ReLU()(x)", "between conv3 and dense1|tf.py mean of relu(conv3)"),

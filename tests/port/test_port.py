@@ -30,7 +30,7 @@ def test_right_ports_pass(options):
 def test_planted_mistakes_are_found_placed_and_named(tmp_path):
     output = run(sys.executable, "-W", "ignore", "-m", "tests.port.mistakes", tmp_path, cwd=REPOSITORY).stdout
     answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    assert len(answers) == 34
+    assert len(answers) == 36
     assert [answer for answer in answers if answer["missing"]] == []
 
 
@@ -42,6 +42,9 @@ def test_mistakes_of_the_user_are_told_in_one_line(tmp_path):
     error = check("--network", tmp_path, status=2).stderr
     assert error.count("\n") == 1
     assert "pt.py, line 2: NameError: name 'torch' is not defined" in error
+    (tmp_path / "pt.py").write_text("def make_networks(): pass\n")
+    assert "pt.py: has no function make_network(" in check("--network", tmp_path, status=2).stderr
+    assert "no such folder" in check("--network", tmp_path / "nowhere", status=2).stderr
 
 
 @pytest.mark.parametrize(
