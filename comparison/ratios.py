@@ -1,6 +1,5 @@
 """Ratios of speeds from raw samples: pairs of turns, intervals, verdicts. Simulations test them."""
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -8,8 +7,6 @@ from typing import Any, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special, stats
-
-from common.record.results import TurnLine
 
 CONFIDENCE = 0.95
 # Number of rounds -> confidence of Student's interval. In few rounds, a drift of the machine looks like a difference.
@@ -136,19 +133,6 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
         low, high = min(low, float(t.low)), max(high, float(t.high))
     estimate = float(np.exp(_trimmed_mean(logs)))
     return Ratio(least, most, rounds, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high))
-
-
-def pairs_of_turns(
-    turns: Sequence[TurnLine], reference: Sequence[TurnLine], steps_per_epoch: int, reference_steps_per_epoch: int
-) -> list[tuple[tuple[int, int], float]]:
-    """For turns of the same cycle: how many epochs begin in each, and the logarithm of the ratio of their speeds."""
-    by_cycle = {turn.cycle: turn for turn in reference}
-    pairs = []
-    for turn in turns:
-        if (paired := by_cycle.get(turn.cycle)) is not None:
-            starts = turn.epochs_begun(steps_per_epoch), paired.epochs_begun(reference_steps_per_epoch)
-            pairs.append((starts, math.log(turn.images_per_second / paired.images_per_second)))
-    return pairs
 
 
 def ratio_of_turns(rounds: Sequence[Sequence[tuple[Hashable, float]]]) -> Ratio:

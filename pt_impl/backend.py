@@ -30,7 +30,6 @@ from pt_impl.inspection import predict
 from pt_impl.parts import make_parts
 from pt_impl.precision import tuned_settings
 from pt_impl.profiling import TorchProfiler
-from pt_impl.replicas import host_store, prepare_rendezvous, tell_rendezvous
 from pt_impl.train import train
 
 GRACE_SECONDS = 10  # for the other replicas to end by themselves when one has failed
@@ -140,14 +139,14 @@ class PyTorch(Torch):
         config = self.resolve(config)
         if launch.world_size is not None:
             assert launch.rank is not None
-            prepare_rendezvous(launch)
+            replicas.prepare_rendezvous(launch)
             self.run_rank(launch.rank, launch.local_rank, config, Timeline.begin(launch.first_pid))
         elif config.dry_run:
             with_run_dir(self.make_experiment(config), self.name)
         elif not replicas.has_group(config):
             super().run(config)
         else:
-            tell_rendezvous(LOOPBACK, host_store(LOOPBACK))
+            replicas.tell_rendezvous(LOOPBACK, replicas.host_store(LOOPBACK))
             with ctrl_c_waits():
                 ranks = multiprocessing.spawn(
                     self.run_spawned, (config, Timeline.begin(launch.first_pid)), nprocs=config.devices, join=False
