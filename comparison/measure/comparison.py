@@ -90,18 +90,18 @@ class Comparison:
     @cached_property
     def epochs(self) -> pd.DataFrame:
         """A line for each evaluation of each run that has succeeded; `run_dir` names the run."""
-        return epochs_frame(self.lines)
+        return epochs_frame(self.lines, self.runs)
 
     @cached_property
     def turns(self) -> pd.DataFrame:
         """A line for each turn of each run that has succeeded, see `common.record.results.TurnLine`; `run_dir` names
         the run. The runs of a round that have the same cycle trained within the same seconds."""
-        return turns_frame(self.lines)
+        return turns_frame(self.lines, self.runs)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """A line for each training step of each run that has succeeded; `run_dir` names the run."""
-        return steps_frame(self.lines)
+        return steps_frame(self.lines, self.runs)
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -112,7 +112,7 @@ def lines_of_turns(runs: pd.DataFrame, keep_disturbed: bool) -> pd.DataFrame:
     return frame
 
 
-# --- For files and notebooks. `lines`: see `lines_of_runs` ---
+# --- For files and notebooks. `lines`: see `lines_of_runs`; `runs`: see `runs_frame`, of the same runs ---
 
 
 def runs_frame(lines: pd.DataFrame) -> pd.DataFrame:
@@ -127,36 +127,39 @@ def runs_frame(lines: pd.DataFrame) -> pd.DataFrame:
     return make_frame(cells, OF_A_RUN)
 
 
-def epochs_frame(lines: pd.DataFrame) -> pd.DataFrame:
+def epochs_frame(lines: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """A line for each evaluation of each run that has succeeded."""
-    return _lines_frame(lines, _fields(EpochLine), lambda run: [dict(line) for line in run.epochs])
+    return _lines_frame(lines, runs, _fields(EpochLine), lambda run: [dict(line) for line in run.epochs])
 
 
-def turns_frame(lines: pd.DataFrame) -> pd.DataFrame:
+def turns_frame(lines: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """A line for each turn of each run that has succeeded: the samples that ratios are from."""
-    columns = {**_fields(TurnLine), "images_per_second": float}
-    return _lines_frame(
-        lines, columns, lambda run: [dict(turn) | {"images_per_second": turn.images_per_second} for turn in run.turns]
-    )
+
+    def turns(run: Run) -> list[dict[str, Any]]:
+        return [dict(turn) | {"images_per_second": turn.images_per_second} for turn in run.turns]
+
+    return _lines_frame(lines, runs, {**_fields(TurnLine), "images_per_second": float}, turns)
 
 
-def steps_frame(lines: pd.DataFrame) -> pd.DataFrame:
+def steps_frame(lines: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """A line for each training step of each run that has succeeded."""
 
     def steps(run: Run) -> list[dict[str, Any]]:
         epoch_of = run.result.plan.epoch_of if run.result else int
         return [{"epoch": epoch_of(step), "step": step, "loss": loss} for step, loss in enumerate(run.losses, 1)]
 
-    return _lines_frame(lines, {"epoch": int, "step": int, "loss": float}, steps)
+    return _lines_frame(lines, runs, {"epoch": int, "step": int, "loss": float}, steps)
 
 
 def _lines_frame(
-    lines: pd.DataFrame, columns: dict[str, Any], parts: Callable[[Run], list[dict[str, Any]]]
+    lines: pd.DataFrame,
+    runs: pd.DataFrame,
+    columns: dict[str, Any],
+    parts: Callable[[Run], list[dict[str, Any]]],
 ) -> pd.DataFrame:
     """A line for each of a run's `parts`, with the columns WHICH_RUN and `columns`, which are name -> type."""
     of_run = [parts(run) for run in lines["run"]]
-    which = runs_frame(lines)[WHICH_RUN]
-    which = which.loc[which.index.repeat([*map(len, of_run)])].reset_index(drop=True)
+    which = runs.loc[runs.index.repeat([*map(len, of_run)]), WHICH_RUN].reset_index(drop=True)
     return pd.concat([which, make_frame(itertools.chain(*of_run), columns)], axis=1)
 
 
