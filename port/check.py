@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from common.implementations import IMPLEMENTATIONS, interpreter_of
+from common.implementations import IMPLEMENTATIONS, environment_of, interpreter_of
 from common.platform.errors import UserError
 from common.platform.machine import REPOSITORY
 from port.departure import Comparison, lines_of, rows_of
@@ -25,6 +25,7 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "PYTHONWARNINGS": "ignore",
+    **environment_of("keras"),
 }
 
 
