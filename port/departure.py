@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from port.explain import Named, explain
-from port.match import OWN, SAME, Array, Call, Weights, difference
+from port.match import NEW_SHARE, OWN, SAME, Array, Call, Weights, difference
 from port.run import STATISTICS, Batch, Result
 
 UNLIKE_SPREADS = 1.25  # factor between standard deviations of initial weights that is told
-NEW_SHARE = "momentum (share of the new statistics)"
 
 # What is known of the frameworks' defaults: (kind of layer, setting), or a function that `explain` finds.
 DEFAULTS = {
@@ -49,15 +48,15 @@ class Pair:
     gradients: tuple[Weights, Weights]
     statistics: tuple[Weights, Weights]
 
-    @property
+    @cached_property
     def output(self) -> float:
         return 0.0 if self.mine.kind == OWN else difference(self.mine.output_in_order, self.theirs.output)
 
-    @property
+    @cached_property
     def input(self) -> float:
         return difference(self.mine.input_in_order, self.theirs.input)
 
-    @property
+    @cached_property
     def gradient(self) -> float:
         """The largest difference, relative to the largest gradient of the network; what is not trained has none."""
         mine, theirs = self.gradients
@@ -65,13 +64,13 @@ class Pair:
         apart = (np.abs(mine.get(kind, 0) - theirs.get(kind, 0)).max(initial=0.0) for kind in kinds)
         return float(max(apart, default=0.0)) / self.largest_gradient
 
-    @property
+    @cached_property
     def running(self) -> float:
         """The largest difference of running statistics."""
         mine, theirs = self.statistics
         return max((difference(mine[kind], theirs[kind]) for kind in mine.keys() & theirs.keys()), default=0.0)
 
-    @property
+    @cached_property
     def only_biased(self) -> bool:
         """Whether the running variances differ by the divisor alone, n or n - 1."""
         mine, theirs = self.statistics
@@ -146,11 +145,15 @@ class Comparison:
             else Departure("in the output's shape", f"{theirs} in {self.here}, {mine} in {self.there}")
         )
 
-    @property
+    @cached_property
+    def output(self) -> float:
+        """The difference of the networks' outputs."""
+        return difference(self.port.output, self.reference.output)
+
+    @cached_property
     def ends_agree(self) -> bool:
         """Whether output and gradients do. Then no layer departs, though one may pad or crop what another does not."""
-        outputs = self.port.output, self.reference.output
-        return difference(*outputs) <= SAME and all(pair.gradient <= SAME for pair in self.pairs.values())
+        return self.output <= SAME and all(pair.gradient <= SAME for pair in self.pairs.values())
 
     def in_layers(self) -> Departure | None:
         """The first call of the port that departs, or that has no counterpart."""
@@ -217,10 +220,10 @@ class Comparison:
         return "; ".join(texts) or None
 
     def behind_the_last(self) -> Departure | None:
-        theirs, mine = self.reference.output, self.port.output
-        if difference(mine, theirs) > SAME:
+        if self.output > SAME:
             known = self.known_before(len(self.port.trace.calls))
-            return Departure(f"after {known[-1][0]}, the last layer", self.two_ways(known, theirs, mine))
+            cause = self.two_ways(known, self.reference.output, self.port.output)
+            return Departure(f"after {known[-1][0]}, the last layer", cause)
         if abs(self.port.loss - self.reference.loss) > SAME * abs(self.reference.loss):
             return Departure(
                 "in the loss", f"{self.reference.loss:.8g} in {self.here}, {self.port.loss:.8g} in {self.there}"
@@ -335,10 +338,9 @@ def lines_of(comparison: Comparison) -> list[str]:
     """The answer, then remarks."""
     here, there, departure = comparison.here, comparison.there, comparison.departure
     if departure is None:
-        apart = difference(comparison.port.output, comparison.reference.output)
         answer = (
-            f"{there} is the network of {here}: its outputs differ by {apart:.0e}; gradients, an update and evaluation"
-            " agree."
+            f"{there} is the network of {here}: its outputs differ by {comparison.output:.0e}; gradients, an update and"
+            " evaluation agree."
         )
     else:
         cause = departure.cause or "the check does not know the cause; compare what both files do there"
@@ -349,7 +351,7 @@ def lines_of(comparison: Comparison) -> list[str]:
 def rows_of(comparison: Comparison) -> Iterator[Sequence[str]]:
     """For a table: layer here and there, kind, differences of output and gradient, verdict; in the port's order."""
     left_over, _ = comparison.alone
-    outputs_agree = difference(comparison.port.output, comparison.reference.output) <= SAME
+    outputs_agree = comparison.output <= SAME
     for number, call in enumerate(comparison.port.trace.calls):
         if (pair := comparison.pairs.get(number)) is None:
             yield "-", call.layer, call.kind, "", "", "no counterpart"

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from port.match import OWN, Array, Trace, Weights
+from port.match import NEW_SHARE, OWN, Array, Trace, Weights
 from port.run import Batch, loss_of, main, only_logits, only_made
 
 jax.config.update("jax_enable_x64", True)
@@ -65,7 +65,7 @@ def make_layers(name: str, module: nnx.Module) -> list[Layer]:
         case nnx.BatchNorm():
             settings = {
                 "epsilon": module.epsilon,
-                "momentum (share of the new statistics)": round(1 - module.momentum, 12),
+                NEW_SHARE: round(1 - module.momentum, 12),
             }
             return [Layer(name, "batch norm", reshaped(shapes, normalised), settings)]
         case nnx.LayerNorm():

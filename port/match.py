@@ -22,6 +22,7 @@ Weights = dict[str, Array]  # kind of a parameter, such as "kernel" -> canonical
 # precision: constants of TensorFlow's gelu (5e-9) and leaky_relu (2e-9), JAX's attention (1e-7).
 SAME = 1e-6
 EMPTY: Mapping[int, int] = {}
+NEW_SHARE = "momentum (share of the new statistics)"  # a setting, which PyTorch and Keras count from other ends
 OWN = "parameter"  # the kind of a layer that is a single parameter of a class of the user's
 
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from port.match import OWN, Array, Trace, Weights
+from port.match import NEW_SHARE, OWN, Array, Trace, Weights
 from port.run import Batch, loss_of, main, only_logits, only_made
 
 View = Callable[[torch.Tensor], torch.Tensor]  # of a parameter: in the canonical layout, sharing its memory
@@ -64,7 +64,7 @@ def make_layer(name: str, module: nn.Module) -> Layer | None:
             parameters = {"kernel": (module.weight, lambda weight: weight.T)}
             return Layer(name, "dense", with_bias(parameters, module.bias), {"bias": module.bias is not None})
         case nn.modules.batchnorm._BatchNorm():
-            settings = {"epsilon": module.eps, "momentum (share of the new statistics)": module.momentum}
+            settings = {"epsilon": module.eps, NEW_SHARE: module.momentum}
             return Layer(name, "batch norm", norm_parameters(module), settings, True)
         case nn.LayerNorm():
             # torchvision's LayerNorm2d, and others like it, normalise the channels of images.
@@ -155,14 +155,11 @@ class Network:
             if name.startswith(tuple(attentions)):  # its parts are not called themselves
                 continue
             for attribute in ("p", "dropout"):  # of all kinds of dropout; of attention
-                if isinstance(vars(part).get(attribute), float):
-                    self.drop_nothing(part, attribute)
+                if isinstance(rate := vars(part).get(attribute), float):
+                    self.of_layers.append(rate)
+                    setattr(part, attribute, 0.0)
             self.by_module[name] = make_layers(name, part)
         self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
-
-    def drop_nothing(self, part: Any, attribute: str) -> None:
-        self.of_layers.append(float(vars(part)[attribute]))
-        setattr(part, attribute, 0.0)
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
         self.network.train(training)

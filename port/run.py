@@ -214,6 +214,8 @@ def best_pass(network: Network, images: Array, reference: Trace | None) -> tuple
         tried = Trace(reference, choices)
         network.forward(images, tried, training=True)
         best = max(best, tried, key=lambda trace: agreeing(trace, reference))
+    if len(best.pairs) == len(best.calls) and not best.ways:  # nothing was left to settle
+        return best, output
     trace = Trace(reference, settled=best.settle())
     return trace, network.forward(images, trace, training=True)
 

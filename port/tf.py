@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from port.match import OWN, Array, Trace, Weights
+from port.match import NEW_SHARE, OWN, Array, Trace, Weights
 from port.run import Batch, loss_of, main, only_logits, only_made
 
 NAMES = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
@@ -64,7 +64,7 @@ def make_layers(layer: keras.Layer, name: str, own: list[keras.Variable]) -> lis
         case layers.BatchNormalization():
             settings = {
                 "epsilon": layer.epsilon,
-                "momentum (share of the new statistics)": round(1 - layer.momentum, 12),
+                NEW_SHARE: round(1 - layer.momentum, 12),
             }
             return [Layer(name, "batch norm", shapes, settings)]
         case layers.LayerNormalization():
