@@ -1,5 +1,6 @@
 """Inspection beside the training: the first batch layer by layer, and the predictions of the trained network."""
 
+import functools
 from typing import Any
 
 import jax
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.batches import EVAL_BATCH_SIZE
-from common.spec.networks import Weights
+from common.spec.layers import Conv, Dense
+from common.spec.networks import NetworkSpec, Weights
 from jax_impl.data import Batch, Prepare, TrainBatches
-from jax_impl.networks import Network, cross_entropy, make_network
+from jax_impl.networks import PASS, Network, cross_entropy, make_network
 from jax_impl.precision import DTYPES
 from jax_impl.weights import canonical_name, load_weights, to_host
 
@@ -38,9 +40,7 @@ def save_first_batch(
         gradients, outputs = nnx.grad(loss_of, has_aux=True)(network)
         return outputs, gradients
 
-    outputs, gradients = compute(nnx.clone(network), batch)  # a copy, whose running statistics may change
-    # Layers that the specification does not name, such as a ReLU, are left out.
-    outputs = {name: output for name, output in outputs.items() if name in experiment.network.activations}
+    outputs, gradients = compute(watch_activations(network, experiment.network), batch)
     outputs["input"] = batch.inputs[0] if experiment.network.drops else batch.inputs
     real = to_host(batch.weights) > 0
     named: dict[str, Any] = {canonical_name(path): leaf[...] for path, leaf in nnx.to_flat_state(gradients)}
@@ -48,6 +48,41 @@ def save_first_batch(
         {name: to_host(output)[real] for name, output in outputs.items()},
         {name: to_host(gradient) for name, gradient in named.items()},
     )
+
+
+class Watched(nnx.Module):
+    """A layer whose output is kept under its canonical name."""
+
+    def __init__(self, layers: Any, name: str, with_relu: bool) -> None:
+        self.layers, self.name, self.with_relu = layers, name, with_relu
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.layers(x)
+        outputs = PASS.get().outputs
+        assert outputs is not None
+        outputs[self.name] = nnx.relu(x) if self.with_relu else x
+        return x
+
+
+def watch_activations(network: Network, spec: NetworkSpec) -> Network:
+    """A copy of the network that keeps the outputs of its layers, see `Pass`.
+
+    A layer's ReLU is a part of the layer. What is no attribute of a module, such as a mean, is not watched.
+    """
+    with_relu = {layer.name for layer in spec.layers if isinstance(layer, Conv | Dense) and layer.relu}
+
+    def watched(layer: Any, name: str) -> Any:
+        return Watched(layer, name, name in with_relu) if name in spec.activations else layer
+
+    def watch(path: tuple[Any, ...], module: nnx.Module) -> nnx.Module:
+        for attribute, value in list(vars(module).items()):
+            if isinstance(value, functools.partial):  # pooling
+                pool = watched(value, canonical_name((*path, attribute)))
+                setattr(module, attribute, pool)
+        return watched(module, canonical_name(path))
+
+    copy: Network = nnx.recursive_map(watch, network)
+    return copy
 
 
 # --- Predictions: of a network that is on one device, once trained ---

@@ -18,7 +18,7 @@ from jax_impl.precision import LossScale
 from jax_impl.replicas import device_peak_memory_bytes
 from jax_impl.weights import get_weights
 
-Shares = tuple[jax.Array, jax.Array]  # the loss and the number of correct answers; of a batch or of a step
+LossAndCorrect = tuple[jax.Array, jax.Array]  # of a batch or of a step; not shares: of all replicas together
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Parts:
     mesh: jax.sharding.Mesh
     network: Network
     scale: LossScale | None
-    train_steps: Callable[[int], Iterator[Shares]]
+    train_steps: Callable[[int], Iterator[LossAndCorrect]]
     evaluate: Callable[[], tuple[float, int, int]]
     get_state: Callable[[int], TrainState]
 
@@ -50,7 +50,8 @@ def forward_backward(
 
     def loss_of(network: Network) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
         # With mixed precision the network computes in 16 bits, the loss in the 32 bits of the weights.
-        logits = network(batch.inputs, batch.weights > 0, training=True).astype(batch.weights.dtype)
+        real = batch.weights > 0  # not padding; for batch normalisation
+        logits = network(batch.inputs, real, training=True).astype(batch.weights.dtype)
         loss = jnp.sum(batch.weights * cross_entropy(logits, batch.labels, smoothing))
         return (loss * scale.scale[...] if scale else loss), (loss, logits)
 
@@ -64,7 +65,7 @@ def train_step(
     optimizer: nnx.Optimizer[Network],
     scale: LossScale | None,
     batches: list[Batch],
-) -> Shares:
+) -> LossAndCorrect:
     """One update from these batches; returns the sums of their losses and correct answers."""
     loss, gradients, correct = forward_backward(network, scale, smoothing, batches[0])
     shares = [(loss, correct)]
@@ -74,6 +75,8 @@ def train_step(
         shares.append((loss, correct))
     if scale:
         gradients = scale.unscaled(gradients)
+    # The loss is over the whole batch, so XLA adds up the replicas' gradients. The optimizer also clips them and takes
+    # the step's learning rate (optimizer.py); PyTorch's train_step does so itself.
     optimizer.update(network, gradients)
     return summed(shares)
 
@@ -94,12 +97,12 @@ def make_loop(
     experiment: Experiment,
     train_batches: TrainBatches,
     test_batches: TestBatches,
-    take_step: Callable[[list[Batch]], Shares],
+    take_step: Callable[[list[Batch]], LossAndCorrect],
     evaluate_batch: Callable[[Batch], tuple[jax.Array, jax.Array, jax.Array]],
-) -> tuple[Callable[[int], Iterator[Shares]], Callable[[], tuple[float, int, int]]]:
+) -> tuple[Callable[[int], Iterator[LossAndCorrect]], Callable[[], tuple[float, int, int]]]:
     """`train_steps` and `evaluate`, from the steps above, compiled and of this network."""
 
-    def train_steps(epoch: int) -> Iterator[Shares]:
+    def train_steps(epoch: int) -> Iterator[LossAndCorrect]:
         """Takes the steps of an epoch, counted from 0; gives the global loss and number of correct answers of each."""
         batches = train_batches.epoch(epoch)
         for step in experiment.plan.steps(epoch + 1):  # the plan counts epochs from 1

@@ -22,7 +22,7 @@ from common.spec.options import TrainConfig
 from common.spec.randomness import positions
 from common.spec.state import TrainState
 from jax_impl.data import Batch, Batches, TestBatches, TrainBatches
-from jax_impl.train import Shares, eval_step
+from jax_impl.train import LossAndCorrect, eval_step
 from jax_impl.weights import put
 
 
@@ -113,7 +113,7 @@ class TunedLoop:
         self,
         experiment: Experiment,
         sharding: NamedSharding,
-        step: Callable[..., Shares],
+        step: Callable[..., LossAndCorrect],
         trained: tuple[Any, ...],
         recorder: Recorder,
     ) -> None:
@@ -140,7 +140,7 @@ class TunedLoop:
         # Compiled now, during start-up, and not in the first evaluation.
         self.evaluate_batch(self.arrays, next(self.testing.stored(*self.test_batches.rows())))
 
-    def step_of(self, arrays: list[jax.Array], stored: list[tuple[Any, ...]]) -> tuple[list[jax.Array], Shares]:
+    def step_of(self, arrays: list[jax.Array], stored: list[tuple[Any, ...]]) -> tuple[list[jax.Array], LossAndCorrect]:
         """`train_step` as a function of the state's arrays: returns the new ones, too."""
         trained = nnx.merge(self.graph, self.tree.unflatten(arrays))
         shares = self.step(*trained, [self.training.prepared(*batch) for batch in stored])
@@ -148,10 +148,10 @@ class TunedLoop:
 
     def steps_of(
         self, arrays: list[jax.Array], stored: list[jax.Array], first: jax.Array
-    ) -> tuple[list[jax.Array], Shares]:
+    ) -> tuple[list[jax.Array], LossAndCorrect]:
         """The steps from batch `first` of the epoch; the shares are those of each."""
 
-        def take_step(arrays: list[jax.Array], index: jax.Array) -> tuple[list[jax.Array], Shares]:
+        def take_step(arrays: list[jax.Array], index: jax.Array) -> tuple[list[jax.Array], LossAndCorrect]:
             return self.step_of(arrays, [(*stored, index)])
 
         return jax.lax.scan(take_step, arrays, first + jnp.arange(self.steps_per_call))

@@ -42,7 +42,7 @@ except ImportError as error:
     raise SystemExit(f"{PROGRAM}: error: {error.name} is not installed: {INSTALL}") from None
 
 NODES, GPUS = 2, 2  # nodes of PyTorch and Lightning on a cluster, and GPUs of each node
-CODE = ("common", "comparison", "launch", "tf_impl", "pt_impl", "ptl_impl")
+CODE = ("common", "networks", "comparison", "launch", "tf_impl", "pt_impl", "ptl_impl")
 POLL_SECONDS = 1.0
 
 HYPERPARAMETERS = (

@@ -13,7 +13,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.layers import Conv, Dense
-from common.spec.networks import LAYERS, NetworkSpec, Weights
+from common.spec.networks import NetworkSpec, Weights
 from pt_impl.data import Batch, Prepare
 from pt_impl.networks import make_network
 from pt_impl.precision import make_autocast
@@ -90,11 +90,10 @@ def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, l
         return keep
 
     def keep_input(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        images = inputs[0][0] if spec.drops else inputs[0]
-        outputs["input"] = images.detach().to(dtype, copy=True).cpu().numpy().transpose(0, 2, 3, 1)
+        outputs["input"] = inputs[0].detach().to(dtype, copy=True).cpu().numpy().transpose(0, 2, 3, 1)
 
     # A layer's ReLU is a part of the layer. A layer whose output is that of no module, as of F.relu, is not watched.
-    with_relu = {layer.name for layer in LAYERS[spec.name] if isinstance(layer, Conv | Dense) and layer.relu}
+    with_relu = {layer.name for layer in spec.layers if isinstance(layer, Conv | Dense) and layer.relu}
     modules_of = {name: f"{name}_relu" if name in with_relu else name for name in spec.activations}
     watched = {name: modules[module] for name, module in modules_of.items() if module in modules}
     hooks = [module.register_forward_hook(hook(name)) for name, module in watched.items()]

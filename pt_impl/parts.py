@@ -30,12 +30,12 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         network = pipeline.take_stage(network, experiment.network, rank)
     network.to(device)
     train_batches, test_batches = make_loaders(experiment, rank)
-    compile_options, optimizer_options, step, captured = {}, {}, forward_backward, False
+    compile_options, optimizer_options, of_mode, captured = {}, {}, forward_backward, False
     if config.mode == "tutorial":
         from pt_impl import tutorial
 
         train_batches, test_batches = tutorial.make_loaders(experiment, rank)
-        step = tutorial.forward_backward
+        of_mode = tutorial.forward_backward
     elif config.mode == "tuned":
         from pt_impl import tuning
 
@@ -63,7 +63,7 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         stages = pipeline.Pipeline(network, rank, config, autocast)
         compute, compute_scores = stages.forward_backward, stages.eval_step
     else:
-        compute = functools.partial(step, model, scaler, autocast, config)
+        compute = functools.partial(of_mode, model, scaler, autocast, config)
         if captured:
             compute = tuning.CapturedPass(compute, model, train_batches, experiment.network.image_shape)
         compute_scores = functools.partial(eval_step, network, autocast)
@@ -72,16 +72,16 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         return get_state(experiment, network, optimizer, scaler, steps)
 
     return Parts(
-        device,
-        network,
-        model,
-        optimizer,
-        scheduler,
-        scaler,
-        train_batches,
-        test_batches,
-        compute,
-        compute_scores,
-        state_after,
+        device=device,
+        network=network,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        scaler=scaler,
+        train_batches=train_batches,
+        test_batches=test_batches,
+        forward_backward=compute,
+        eval_step=compute_scores,
+        get_state=state_after,
         keeps_gradients=captured,
     )

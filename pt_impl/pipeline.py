@@ -17,11 +17,13 @@ from pt_impl.train import eval_step
 
 
 class Stage(nn.Sequential):
-    """Layers one after the other; dropout layers also get the visits of their images."""
+    """Layers one after the other; dropout layers get the visits of their images."""
 
     def forward(self, x: torch.Tensor, visits: torch.Tensor | None = None) -> torch.Tensor:
         for layer in self:
-            x = layer(x, visits) if isinstance(layer, Dropout) else layer(x)
+            if isinstance(layer, Dropout):
+                layer.draw_for(visits)
+            x = layer(x)
         return x
 
 

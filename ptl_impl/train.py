@@ -92,7 +92,7 @@ class Classifier(pl.LightningModule):
 
 
 class Recording(pl.Callback):
-    """Reports to the recorder what the written-out loops of the other implementations report."""
+    """Reports steps and evaluations to the recorder; `States` (state.py) offers it the states."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

@@ -52,7 +52,12 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.pop("PYTHONUNBUFFERED", None)
 # Tests that run in the background may ignore SIGINT. The programs that they start must not inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-CODE = ("common", "comparison", *{implementations.folder_of(name) for name in implementations.IMPLEMENTATIONS})
+CODE = (
+    "common",
+    "networks",
+    "comparison",
+    *{implementations.folder_of(name) for name in implementations.IMPLEMENTATIONS},
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves slow tests out

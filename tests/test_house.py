@@ -23,6 +23,9 @@ ALLOWED = {
     "benchmarks/loops/pt*.py": {"benchmarks", "torch", "torchvision", "pt_impl"},
     "benchmarks/loops/jax.py": {"benchmarks", "jax", "flax", "optax", "jax_impl"},
     "benchmarks/**/*.py": {"benchmarks", "comparison"},
+    "networks/resnet/pt.py": {"torch", "torchvision"},
+    **{f"networks/*/{name}.py": own for name, own in OWN_FRAMEWORKS.items()},
+    "networks/**/*.py": set(),
     **{f"port/**/{name}.py": {"port", *own} for name, own in OWN_FRAMEWORKS.items()},
     "port/*.py": {"port"},
     "tf_impl/*.py": {"tensorflow", "keras", "tf_impl"},
@@ -92,6 +95,8 @@ DOCUMENTED_SETTINGS = {
     "sys.dont_write_bytecode",
     *("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"),
     *("network.conv1", "network.maxpool"),  # torchvision's networks are changed by setting their layers
+    # Flax's modules are changed by setting their attributes (its guide "Model surgery").
+    *("module.dtype", "module.param_dtype", "setattr(module, name, max_pool)", "setattr(module, attribute, pool)"),
     *("self.model.stop_training", "trainer.should_stop"),  # Keras's and Lightning's, for callbacks
     # tf.data.Options and jax.profiler.ProfileOptions
     *("options.autotune.enabled", "options.experimental_distribute.auto_shard_policy", "options.python_tracer_level"),
@@ -114,7 +119,7 @@ def private_names(path):
             if isinstance(node.ctx, ast.Store) and not of_itself and name not in DOCUMENTED_SETTINGS:
                 yield f"{name} = ..."
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "getattr", "object.__setattr__"):
-            yield ast.unparse(node)
+            yield from {ast.unparse(node)} - DOCUMENTED_SETTINGS
         elif isinstance(node, ast.ImportFrom):
             names = [*node.module.split("."), *(alias.name for alias in node.names)]
             yield from (name for name in names if name.startswith("_") or names[:2] == ["keras", "src"])
@@ -165,7 +170,7 @@ def test_the_documents_are_whole_and_name_only_programs_and_options_that_exist()
         for command in re.findall(r"(?:^|[`/])(python .*|--[a-z].*?`)", text.replace("\\\n", " "), re.MULTILINE):
             named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", command))
             assert named <= options, f"{path.name}: {command}"
-        folders = r"benchmarks|common|configs|comparison|docs|exercises|tests|\w+_impl"
+        folders = r"benchmarks|common|configs|comparison|docs|exercises|networks|tests|\w+_impl"
         for name in re.findall(rf"`((?:{folders})/[\w/.-]+)`", text):
             assert (REPOSITORY / name).exists() or "NAME" in name, f"{path.name} names {name}"
 

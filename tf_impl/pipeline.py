@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from common.spec.layers import layer_names
-from common.spec.networks import LAYERS, NetworkSpec
+from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from tf_impl.networks import cross_entropy
 from tf_impl.optimizer import Optimizer
@@ -21,7 +21,7 @@ Shares = tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]
 @contextmanager
 def placed(spec: NetworkSpec, config: TrainConfig) -> Iterator[None]:
     """Places the variables of layers that are made inside the context on the device of their stage."""
-    devices, names = device_names(config), [keras_name(layer) for layer in layer_names(LAYERS[spec.name])]
+    devices, names = device_names(config), [keras_name(layer) for layer in layer_names(spec.layers)]
     cut = names.index(keras_name(spec.end_of_first_stage)) + 1
     device_of = dict.fromkeys(names[:cut], devices[0]) | dict.fromkeys(names[cut:], devices[1])
 

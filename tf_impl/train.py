@@ -77,7 +77,8 @@ def train_step(network: keras.Model, optimizer: Optimizer, compute: ForwardBackw
       shard: inputs, labels and count of a `Batch`; the last may be missing.
     """
     loss, gradients, correct = compute(*shard)
-    # The optimizer takes the sum of the replicas' gradients, instead of their average as in PyTorch.
+    # The optimizer takes the sum of the replicas' gradients, instead of their average as in PyTorch. It also unscales and
+    # clips them, and takes the step's learning rate (optimizer.py); PyTorch's train_step does so itself.
     optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
     return loss, correct
 
@@ -170,9 +171,9 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
             recorder.step(*shares)
             recorder.offer_state(parts.get_state)
         recorder.end_training()
+        recorder.start_evaluation()
         # All replicas use the first replica's running statistics, instead of their own.
         share_statistics(network, strategy)
-        recorder.start_evaluation()
         recorder.end_epoch(*parts.evaluate())
         recorder.offer_state(parts.get_state)
 

@@ -27,7 +27,7 @@ def named_arrays(network: keras.Model) -> dict[str, keras.Variable]:
 
 
 def canonical_name(layer: keras.Layer) -> str:
-    """The canonical name of a layer, whose name in Keras has an underscore for each dot, see tf_impl/networks.py."""
+    """The canonical name of a layer, whose name in Keras has an underscore for each dot, see networks/resnet/tf.py."""
     return layer.name.replace("_", ".")
 
 

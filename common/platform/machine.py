@@ -75,9 +75,10 @@ def check_memory(num_bytes: int, what: str) -> None:
 
 
 def code_sha256() -> str:
-    """Hex digest over the current Python files of all implementations and of `common`."""
+    """Hex digest over the current Python files of all implementations, of `common` and of `networks`."""
     digest = hashlib.sha256()
-    for path in sorted([*REPOSITORY.glob("common/**/*.py"), *REPOSITORY.glob("*_impl/**/*.py")]):
+    rooms = "common", "networks", "*_impl"
+    for path in sorted(path for room in rooms for path in REPOSITORY.glob(f"{room}/**/*.py")):
         digest.update(f"{path.relative_to(REPOSITORY)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -162,6 +162,7 @@ class Trace:
       dropout_rates: of the layers that have dropout.
       flops: floating-point operations; a multiplication and an addition count as two. Only convolutions and dense
         layers count, without biases, as in torch.utils.flop_counter; normalisation, ReLU and pooling do not.
+      flops_until: those of each layer in `activations` and of all before it.
     """
 
     num_classes: int
@@ -170,6 +171,7 @@ class Trace:
     flattened: dict[str, Shape] = field(default_factory=dict)
     dropout_rates: list[float] = field(default_factory=list)
     flops: int = 0
+    flops_until: dict[str, int] = field(default_factory=dict)
 
     def follow(self, layers: Sequence[Layer], shape: Shape, prefix: str = "") -> Shape:
         """Follows an image of `shape` through all layers; returns the shape of the last output."""
@@ -185,6 +187,7 @@ class Trace:
                 spread = None
             if not isinstance(layer, Block):
                 self.activations[name] = shape
+                self.flops_until[name] = self.flops
             if spread is not None:
                 self.flattened[name] = spread
         return shape

@@ -1,156 +1,39 @@
-"""The networks as data: layers, initial weights, and properties that depend on the images' shape.
+"""A network: its folder in networks/, its initial weights, and properties that depend on the images' shape.
 
-Each implementation writes the network natively, and converts weights to and from the canonical layout (layers.py).
+Each implementation makes it with the folder's file for its framework, and converts weights to and from the canonical
+layout (layers.py).
 """
 
-from collections.abc import Callable, Mapping
+import importlib
+import importlib.util
+import pkgutil
+import re
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays
-from common.spec.layers import (
-    BatchNorm,
-    Block,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    GlobalAveragePool,
-    Layer,
-    MaxPool,
-    Parameter,
-    Relu,
-    Residual,
-    Shape,
-    Trace,
-)
-from common.spec.options import ModelName
+from common.platform.machine import REPOSITORY
+from common.spec.layers import Block, Flatten, Layer, Parameter, Shape, Trace, layer_names
 from common.spec.randomness import STREAM_WEIGHTS, random_bits
 
-Maker = TypeVar("Maker", bound=Callable[..., object])
 Weights = Arrays  # canonical name -> array of floats
 
 
-def _normalised(number: int, filters: int, size: int, stride: int = 1) -> tuple[Layer, Layer]:
-    conv = Conv(f"conv{number}", filters, size, padding=size // 2, stride=stride, use_bias=False, relu=False)
-    return conv, BatchNorm(f"bn{number}")
+FOLDERS = {
+    name: f"networks.{folder.name}"
+    for folder in pkgutil.iter_modules([str(REPOSITORY / "networks")])
+    for name in importlib.import_module(f"networks.{folder.name}.spec").NETWORKS
+}  # --model -> its folder; relatives share one
 
 
-def _residual(name: str, body: tuple[Layer, ...], filters: int, stride: int, projected: bool) -> Residual:
-    """`projected`: the shortcut is a convolution too, since the shapes differ."""
-    conv = Conv("0", filters, 1, stride=stride, use_bias=False, relu=False)
-    return Residual(name, body, (Block("downsample", (conv, BatchNorm("1"))),) if projected else ())
-
-
-def _basic(name: str, filters: int, stride: int, projected: bool) -> Residual:
-    """Two convolutions 3 x 3; the first one has the stride."""
-    body = (*_normalised(1, filters, 3, stride), Relu(), *_normalised(2, filters, 3))
-    return _residual(name, body, filters, stride, projected)
-
-
-def _bottleneck(name: str, filters: int, stride: int, projected: bool) -> Residual:
-    """Three convolutions: 1 x 1, 3 x 3 with the stride, and 1 x 1 with four times the channels."""
-    wide = _normalised(3, 4 * filters, 1)
-    body = (*_normalised(1, filters, 1), Relu(), *_normalised(2, filters, 3, stride), Relu(), *wide)
-    return _residual(name, body, 4 * filters, stride, projected)
-
-
-def _stage(
-    number: int, make: Callable[..., Residual], blocks: int, filters: int, stride: int, projected: bool = True
-) -> Block:
-    """Blocks of one kind. The first one changes size and channels; `projected`: its shortcut is a convolution."""
-    first = make("0", filters, stride, projected)
-    return Block(f"layer{number}", (first, *(make(str(index), filters, 1, False) for index in range(1, blocks))))
-
-
-LAYERS: dict[ModelName, tuple[Layer, ...]] = {
-    "cnn": (
-        Conv("conv1", 32, 3, padding="same"),
-        MaxPool("pool1"),
-        Conv("conv2", 64, 3, padding="same"),
-        MaxPool("pool2"),
-        Flatten("flatten"),
-        Dense("dense1", 128),
-        Dense("dense2"),
-    ),
-    # The network of the usual MNIST example, after LeCun et al. (1998) with more channels and ReLU.
-    "lenet": (
-        Conv("conv1", 20, 5),
-        MaxPool("pool1"),
-        Conv("conv2", 50, 5),
-        MaxPool("pool2"),
-        Flatten("flatten"),
-        Dense("dense1", 500),
-        Dense("dense2"),
-    ),
-    # The network of the usual course script.
-    "mnist_dropout": (
-        Conv("conv1", 32, 3),
-        Conv("conv2", 64, 3),
-        MaxPool("pool"),
-        Dropout("dropout1", 0.25),
-        Flatten("flatten"),
-        Dense("dense1", 128),
-        Dropout("dropout2", 0.5),
-        Dense("dense2"),
-    ),
-    # Residual networks (He et al., 2016, "Deep Residual Learning for Image Recognition"), with torchvision's names. The
-    # paper's first three networks for CIFAR-10 have 3, 5 and 7 blocks a stage; this one has one.
-    "resnet8": (
-        *_normalised(1, 16, 3),
-        Relu(),
-        _stage(1, _basic, 1, 16, stride=1, projected=False),
-        _stage(2, _basic, 1, 32, stride=2),
-        _stage(3, _basic, 1, 64, stride=2),
-        GlobalAveragePool("avgpool"),
-        Dense("fc"),
-    ),
-    # Its stem is that of the paper's networks for CIFAR-10: a convolution 3 x 3 and no pooling.
-    "resnet18": (
-        *_normalised(1, 64, 3),
-        Relu(),
-        _stage(1, _basic, 2, 64, stride=1, projected=False),
-        _stage(2, _basic, 2, 128, stride=2),
-        _stage(3, _basic, 2, 256, stride=2),
-        _stage(4, _basic, 2, 512, stride=2),
-        GlobalAveragePool("avgpool"),
-        Dense("fc"),
-    ),
-    "resnet50": (
-        *_normalised(1, 64, 7, stride=2),
-        Relu(),
-        MaxPool("maxpool", size=3, stride=2, padding=1),
-        _stage(1, _bottleneck, 3, 64, stride=1),
-        _stage(2, _bottleneck, 4, 128, stride=2),
-        _stage(3, _bottleneck, 6, 256, stride=2),
-        _stage(4, _bottleneck, 3, 512, stride=2),
-        GlobalAveragePool("avgpool"),
-        Dense("fc"),
-    ),
-}
-# Smallest height and width. Each normalised channel then has more than one value, even for a single image.
-SMALLEST_IMAGE: dict[ModelName, int] = {
-    "cnn": 4,
-    "lenet": 16,
-    "mnist_dropout": 6,
-    "resnet8": 8,
-    "resnet18": 16,
-    "resnet50": 64,
-}
-# Where `--strategy pipeline` cuts: the last layer of the first stage. In a residual network both stages have about the
-# same work. In the other networks most work is in the convolutions (first stage), and most weights are behind them.
-END_OF_FIRST_STAGE: dict[ModelName, str] = {
-    "cnn": "pool2",
-    "lenet": "pool2",
-    "mnist_dropout": "dropout1",
-    "resnet8": "layer1.0",
-    "resnet18": "layer2.1",
-    "resnet50": "layer2.3",
-}
+def layers_of(model: str) -> tuple[Layer, ...]:
+    """The network's layers as data."""
+    layers: tuple[Layer, ...] = importlib.import_module(f"{FOLDERS[model]}.spec").NETWORKS[model]
+    return layers
 
 
 @dataclass(frozen=True)
@@ -160,39 +43,56 @@ class NetworkSpec:
     Attributes:
       image_shape: (height, width, channels).
       parameters: in the order of the layers.
+      layers: as data.
       activations, flattened, dropout_rates: see `Trace`; the last activations are the logits.
-      flops_per_image: floating-point operations of one forward pass over one image, see `Trace`.
+      flops_per_image: floating-point operations of one forward pass over one image; `flops_until`: up to each layer.
     """
 
-    name: ModelName
+    name: str
     image_shape: tuple[int, int, int]
     num_classes: int
+    layers: tuple[Layer, ...]
     parameters: tuple[Parameter, ...]
     activations: dict[str, Shape]
     flattened: dict[str, Shape]
     dropout_rates: tuple[float, ...]
+    flops_until: dict[str, int]
     flops_per_image: int
 
     @classmethod
-    def make(cls, name: ModelName, image_shape: tuple[int, int, int], num_classes: int) -> "NetworkSpec":
+    def make(cls, name: str, image_shape: tuple[int, int, int], num_classes: int) -> "NetworkSpec":
         """Raises UserError where the images are too small for the network."""
-        smallest = SMALLEST_IMAGE[name]
-        if min(image_shape[:2]) < smallest:
-            height, width, _ = image_shape
-            raise UserError(
-                f"--model {name}: needs images of at least {smallest} x {smallest}, these are {height} x {width}"
-                " (--dataset, --image-shape)"
-            )
-        trace = Trace(num_classes)
-        trace.follow(LAYERS[name], image_shape)
+        layers, trace = layers_of(name), Trace(num_classes)
+        trace.follow(layers, image_shape)
+        normalised = any(not parameter.trainable for parameter in trace.parameters)
+        # Each normalised channel needs more than one value, even for a single image.
+        least = 2 if normalised else 1
+        for layer, shape in trace.activations.items():
+            if len(shape) == 3 and (min(shape[:2]) < 1 or shape[0] * shape[1] < least):
+                height, width, _ = image_shape
+                raise UserError(
+                    f"--model {name}: images of {height} x {width} are too small: only {shape[0]} x {shape[1]} of them"
+                    f" would be left after {layer} (--dataset, --image-shape)"
+                )
         parameters, rates = tuple(trace.parameters), tuple(trace.dropout_rates)
-        return cls(name, image_shape, num_classes, parameters, trace.activations, trace.flattened, rates, trace.flops)
+        of_shape = trace.activations, trace.flattened, rates, trace.flops_until, trace.flops
+        return cls(name, image_shape, num_classes, layers, parameters, *of_shape)
 
-    def maker(self, makers: Mapping[str, Maker]) -> Maker:
-        """An implementation's function that makes this network. Raises UserError if it has none."""
-        if self.name not in makers:
-            raise UserError(f"--model {self.name}: this implementation does not have it, only {', '.join(makers)}")
-        return makers[self.name]
+    def make_in(self, framework: str) -> Any:
+        """The network in its framework's own classes.
+
+        Args:
+          framework: the file of the network's folder: `pt`, `tf` (Keras) or `jax` (Flax NNX).
+
+        Raises:
+          UserError: the folder has no such file.
+        """
+        module = f"{FOLDERS[self.name]}.{framework}"
+        if importlib.util.find_spec(module) is None:
+            raise UserError(f"--model {self.name}: there is no {module.replace('.', '/')}.py")
+        size = re.search(r"\d+$", self.name)  # of one of several relatives: `resnet18`
+        options = {"size": int(size[0])} if size else {}
+        return importlib.import_module(module).make_network(self.image_shape, self.num_classes, **options)
 
     @property
     def normalises(self) -> bool:
@@ -206,8 +106,18 @@ class NetworkSpec:
 
     @property
     def end_of_first_stage(self) -> str:
-        """The layer after which `--strategy pipeline` cuts."""
-        return END_OF_FIRST_STAGE[self.name]
+        """The layer after which `--strategy pipeline` cuts.
+
+        It is the last one before the features are flattened: most work is in the convolutions before it, and most
+        weights are behind it. Where nothing is flattened, as in a residual network, both stages have about the same
+        work.
+        """
+        names = list(layer_names(self.layers))
+        for layer in self.layers:
+            if isinstance(layer, Flatten):
+                return names[names.index(layer.name) - 1]
+        ends = [list(layer_names((layer,)))[-1] for layer in self.layers if isinstance(layer, Block)]
+        return min(ends, key=lambda layer: abs(self.flops_until[layer] - self.flops_per_image / 2))
 
     @property
     def num_parameters(self) -> int:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from common.platform.cli import as_typed, option_name
 from common.spec.batches import Plan
+from common.spec.networks import FOLDERS
 from common.spec.optimizers import RULES, OptimizerName, float32
 from common.spec.schedules import SCHEDULES, ScheduleName
 
@@ -76,7 +77,6 @@ def options_of_kind(schema: type[BaseModel], *kinds: str) -> list[str]:
 # --- The types of values ---
 
 DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
-ModelName = Literal["cnn", "lenet", "mnist_dropout", "resnet8", "resnet18", "resnet50"]
 LoggerName = Literal["tensorboard", "wandb"]
 Mode = Literal["tutorial", "plain", "tuned"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -121,6 +121,14 @@ def outlives_rounding(value: float) -> float:
         raise ValueError(f"counts as {rounded:g} in the 32-bit floats used; give a number further from {rounded:g}")
     return value + 0.0
 
+
+def _check_model(name: str) -> str:
+    if name not in FOLDERS:
+        raise ValueError(f"should be one of {', '.join(FOLDERS)}")
+    return name
+
+
+ModelName = Annotated[str, AfterValidator(_check_model)]
 
 # A hyperparameter. It is stored as typed; common/spec/update_rule.py rounds it to float32, for all implementations.
 Real = Annotated[float, Field(le=1e38, allow_inf_nan=False), AfterValidator(outlives_rounding)]
@@ -194,7 +202,7 @@ class TrainingOptions(BaseModel):
         "data", None, "use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)"
     )
 
-    model: ModelName = option("network", "cnn", "the network", shown="first")
+    model: ModelName = option("network", "cnn", f"the network, see networks/: {', '.join(FOLDERS)}", shown="first")
     sync_batchnorm: bool = option(
         "network", False, "batch normalisation over the batch of all replicas, not over each one's shard"
     )

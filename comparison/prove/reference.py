@@ -32,7 +32,7 @@ from common.spec.layers import (
     Relu,
     Residual,
 )
-from common.spec.networks import LAYERS, Weights
+from common.spec.networks import Weights
 from common.spec.optimizers import Rule
 from common.spec.options import TrainConfig
 from common.spec.randomness import RESOLUTION, dropout_threshold, kept, visits
@@ -337,7 +337,7 @@ def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: flo
         part = slice(start, min(count, start + EVALUATED_TOGETHER))
         labels = data.test_labels[part].astype(np.int64)
         inputs = network.rounded(_inputs(experiment, data.test_images[part], None))
-        logits, _ = network.through(LAYERS[experiment.config.model], inputs)
+        logits, _ = network.through(experiment.network.layers, inputs)
         guesses = logits.argmax(1)
         losses, _ = network.cross_entropy(logits, labels)
         parts.append((network.cross_entropy(logits, guesses)[0], losses, guesses == labels))
@@ -412,7 +412,7 @@ def compute_gradients(
             labels, seen = data.train_labels[shard].astype(np.int64), visits(epoch, shard)
             network = Pass(weights | new, True, config.seed, seen, roundoff, _has_winograd(config), random, gradients)
             inputs = _inputs(experiment, data.train_images[shard], seen)
-            logits, backward = network.through(LAYERS[config.model], network.rounded(inputs))
+            logits, backward = network.through(experiment.network.layers, network.rounded(inputs))
             losses, gradient = network.cross_entropy(logits, labels, config.label_smoothing)
             backward(network.rounded(gradient / count))
             loss += network.total(losses[:, None]).item() / count

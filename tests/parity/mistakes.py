@@ -256,9 +256,9 @@ MISTAKES = {
         "weights that are changed between epochs",
     ),
     "running statistics with another momentum in 32 bits": (
-        *("tf_impl/networks.py", "running.assign((1 - MOMENTUM) * running + MOMENTUM * new)"),
-        "momentum = MOMENTUM / 2 if inputs.dtype == 'float32' else MOMENTUM\n"
-        "            running.assign((1 - momentum) * running + momentum * new)",
+        *("tf_impl/networks.py", "running.assign(self.momentum * running + (1 - self.momentum) * new)"),
+        "momentum = 0.95 if inputs.dtype == 'float32' else self.momentum\n"
+        "            running.assign(momentum * running + (1 - momentum) * new)",
         ("--model", "resnet8"),
         "suspect the running statistics of batch normalisation",
     ),

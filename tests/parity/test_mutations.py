@@ -56,19 +56,19 @@ FIRST_UPDATE = "the first after an update: suspect the gradients or the update r
 # name: (implementation, options, its further options, file, the code as it is, with the mistake, what is said of it)
 MUTATIONS = {
     "an extra ReLU": (
-        *("tf", PLAIN, (), "tf_impl/networks.py"),
-        'Dense(spec.num_classes, name="dense2")',
-        'Dense(spec.num_classes, activation="relu", name="dense2")',
+        *("tf", PLAIN, (), "networks/cnn/tf.py"),
+        'Dense(num_classes, name="dense2")',
+        'Dense(num_classes, activation="relu", name="dense2")',
         ["first batch: activation.dense2 differs", "the layers before it agree"],
     ),
     "a wrong padding": (
-        *("pt", PLAIN, (), "pt_impl/networks.py"),
+        *("pt", PLAIN, (), "networks/cnn/pt.py"),
         'nn.Conv2d(32, 64, 3, padding="same")',
         'nn.Conv2d(32, 64, 3, padding="same", padding_mode="replicate")',
         ["first batch: activation.conv2 differs", "the layers before it agree"],
     ),
     "another flatten order": (
-        *("tf", PLAIN, (), "tf_impl/networks.py"),
+        *("tf", PLAIN, (), "networks/cnn/tf.py"),
         'layers.Flatten(name="flatten")',
         'layers.Permute((3, 1, 2)), layers.Flatten(name="flatten")',
         ["first batch: activation.flatten differs", "the layers before it agree"],
@@ -171,8 +171,8 @@ MUTATIONS = {
     ),
     "images cut to float32 at the input": (
         *("tf", PLAIN, (), "tf_impl/networks.py"),
-        "keras.Input(spec.image_shape, dtype=DTYPES[config.precision])",
-        "keras.Input(spec.image_shape)",
+        "keras.config.set_floatx(DTYPES[config.precision])",
+        "keras.config.set_floatx('float32')",
         ["first batch: activation.conv1 differs"],
     ),
     # --- Update rules and label smoothing ---
@@ -269,9 +269,9 @@ MUTATIONS = {
         "step 10 of 10",
     ),
     "another epsilon": (
-        *("keras", RESNET8, (), "tf_impl/networks.py"),
-        "epsilon=EPSILON)",
-        "epsilon=1e-3)",
+        *("keras", RESNET8, (), "networks/resnet/tf.py"),
+        "epsilon=1e-5",
+        "epsilon=1e-3",
         "first batch: activation.bn1 differs",
     ),
     # --- Clipped gradients and accumulated batches ---

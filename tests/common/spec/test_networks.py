@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from common.platform.errors import UserError
-from common.spec.networks import LAYERS, SMALLEST_IMAGE, NetworkSpec
+from common.spec.networks import FOLDERS, NetworkSpec
 
 
 @pytest.mark.parametrize(
@@ -19,12 +19,26 @@ def test_networks_have_the_size_of_the_usual_example(model, shape, parameters):
     assert NetworkSpec.make(model, shape, 10).num_parameters == parameters
 
 
-@pytest.mark.parametrize("model", LAYERS)
+# The smallest images, and the layer after which `--strategy pipeline` cuts.
+SMALLEST = {"cnn": 4, "lenet": 16, "mnist_dropout": 6, "resnet8": 5, "resnet18": 9, "resnet50": 33}
+CUTS = {"cnn": "pool2", "lenet": "pool2", "mnist_dropout": "dropout1"}
+CUTS |= {"resnet8": "layer1.0", "resnet18": "layer2.1", "resnet50": "layer2.3"}
+
+
+@pytest.mark.parametrize("model", FOLDERS)
 def test_the_smallest_image_leaves_something_to_average_over(model):
     """Batch normalisation needs more than one value per channel, even with a single image."""
-    spec = NetworkSpec.make(model, (SMALLEST_IMAGE[model], SMALLEST_IMAGE[model], 1), 10)
+    size = SMALLEST[model]
+    spec = NetworkSpec.make(model, (size, size, 1), 10)
     values = [shape[0] * shape[1] for shape in spec.activations.values() if len(shape) == 3]
-    assert min(values) >= (4 if spec.normalises else 1)
+    assert min(values) >= (2 if spec.normalises else 1)
+    with pytest.raises(UserError, match=rf"--model {model}: images of {size - 1} x {size - 1} are too small: only "):
+        NetworkSpec.make(model, (size - 1, size - 1, 1), 10)
+
+
+@pytest.mark.parametrize("model", CUTS)
+def test_a_pipeline_cuts_before_the_dense_layers_or_in_the_middle_of_the_work(model):
+    assert NetworkSpec.make(model, (64, 64, 3), 10).end_of_first_stage == CUTS[model]
 
 
 def test_cnn_shapes_and_operations_by_hand():
@@ -62,12 +76,6 @@ def test_initial_weights_fill_their_bounds_and_biases_are_zero():
     assert spec.parameters[2].bound == math.sqrt(6 / (5 * 5 * (20 + 50)))
 
 
-@pytest.mark.parametrize(("model", "shape"), [("lenet", (15, 28, 1)), ("cnn", (28, 3, 1))])
-def test_too_small_an_image_is_reported_in_one_line(model, shape):
-    with pytest.raises(UserError, match=rf"--model {model}: needs images of at least .* {shape[0]} x {shape[1]}"):
-        NetworkSpec.make(model, shape, 10)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -86,8 +94,6 @@ def test_weights_that_do_not_fit_are_refused_by_the_parameters_name(change, mess
         network.check(weights, "FILE")
 
 
-def test_an_implementation_without_the_network_says_so_in_a_line():
-    network = NetworkSpec.make("cnn", (8, 8, 1), 10)
-    assert network.maker({"cnn": len}) is len
-    with pytest.raises(UserError, match="--model cnn: this implementation does not have it, only lenet, resnet8"):
-        network.maker({"lenet": len, "resnet8": len})
+def test_a_framework_without_the_network_says_so_in_a_line():
+    with pytest.raises(UserError, match="^--model cnn: there is no networks/cnn/mx.py$"):
+        NetworkSpec.make("cnn", (8, 8, 1), 10).make_in("mx")

@@ -45,7 +45,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         ("--weight-decay 1e-40", "--weight-decay 1e-40: counts as 0 in the 32-bit floats"),
         ("--momentum 0.99999999999", "--momentum 0.99999999999: counts as 1 in the 32-bit floats"),
         ("--learning-rate nan", "--learning-rate nan: should be a finite number"),
-        ("--model vgg", "--model vgg: should be 'cnn', 'lenet', 'mnist_dropout', 'resnet8', 'resnet18' or 'resnet50'"),
+        ("--model vgg", "--model vgg: should be one of cnn, lenet, mnist_dropout, resnet8, resnet18, resnet50"),
         ("--image-shape 8 8 1", "--image-shape 8 8 1: only for --dataset synthetic, not digits"),
         ("--stages cpu gpu", "--stages cpu gpu: needs --strategy pipeline"),
         ("--strategy pipeline --microbatches 3", "--microbatches 3: does not divide --batch-size 64"),

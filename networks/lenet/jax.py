@@ -1,0 +1,28 @@
+"""LeNet in Flax NNX."""
+
+from functools import partial
+
+import jax
+from flax import nnx
+
+
+class Network(nnx.Module):
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, rngs: nnx.Rngs) -> None:
+        height, width = (((size - 4) // 2 - 4) // 2 for size in image_shape[:2])
+        self.conv1 = nnx.Conv(image_shape[2], 20, (5, 5), padding="VALID", rngs=rngs)
+        self.pool1 = partial(nnx.max_pool, window_shape=(2, 2), strides=(2, 2))
+        self.conv2 = nnx.Conv(20, 50, (5, 5), padding="VALID", rngs=rngs)
+        self.pool2 = partial(nnx.max_pool, window_shape=(2, 2), strides=(2, 2))
+        self.dense1 = nnx.Linear(50 * height * width, 500, rngs=rngs)
+        self.dense2 = nnx.Linear(500, num_classes, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.pool1(nnx.relu(self.conv1(x)))
+        x = self.pool2(nnx.relu(self.conv2(x)))
+        x = x.reshape(len(x), -1)  # height, width, channel
+        x = nnx.relu(self.dense1(x))
+        return self.dense2(x)
+
+
+def make_network(image_shape: tuple[int, int, int], num_classes: int) -> nnx.Module:
+    return Network(image_shape, num_classes, nnx.Rngs(0))

@@ -1,0 +1,66 @@
+"""Residual networks in Keras, with torchvision's names: an underscore stands for each dot, which Keras refuses."""
+
+import keras
+from keras import layers
+
+Tensor = keras.KerasTensor
+
+
+def make_network(image_shape: tuple[int, int, int], num_classes: int, size: int = 8) -> keras.Model:
+    """`size`: 8, 18 or 50 layers with weights."""
+    images = keras.Input(image_shape)
+    x = {8: resnet8, 18: resnet18, 50: resnet50}[size](images)
+    x = layers.GlobalAveragePooling2D(name="avgpool")(x)
+    return keras.Model(images, layers.Dense(num_classes, name="fc")(x))
+
+
+def normalised(x: Tensor, conv: str, norm: str, filters: int, size: int, stride: int = 1) -> Tensor:
+    # Pads with zeros on each side, as PyTorch does. With a stride of 2, padding "same" would pad on one side only.
+    if size > 1:
+        x = layers.ZeroPadding2D(size // 2)(x)
+    x = layers.Conv2D(filters, size, stride, use_bias=False, name=conv)(x)
+    return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, name=norm)(x)  # PyTorch's defaults
+
+
+def basic_block(x: Tensor, name: str, filters: int, stride: int) -> Tensor:
+    shortcut = x
+    if stride > 1:
+        shortcut = normalised(x, f"{name}_downsample_0", f"{name}_downsample_1", filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}_conv1", f"{name}_bn1", filters, 3, stride))
+    x = normalised(x, f"{name}_conv2", f"{name}_bn2", filters, 3)
+    return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
+
+
+def bottleneck_block(x: Tensor, name: str, filters: int, stride: int, projected: bool) -> Tensor:
+    shortcut = x
+    if projected:
+        shortcut = normalised(x, f"{name}_downsample_0", f"{name}_downsample_1", 4 * filters, 1, stride)
+    x = layers.ReLU()(normalised(x, f"{name}_conv1", f"{name}_bn1", filters, 1))
+    x = layers.ReLU()(normalised(x, f"{name}_conv2", f"{name}_bn2", filters, 3, stride))
+    x = normalised(x, f"{name}_conv3", f"{name}_bn3", 4 * filters, 1)
+    return layers.Activation("relu", name=name)(layers.Add()([x, shortcut]))
+
+
+def resnet8(images: Tensor) -> Tensor:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", 16, 3))
+    for number, (filters, stride) in enumerate([(16, 1), (32, 2), (64, 2)], 1):
+        x = basic_block(x, f"layer{number}_0", filters, stride)
+    return x
+
+
+def resnet18(images: Tensor) -> Tensor:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", 64, 3))
+    for number, (filters, stride) in enumerate([(64, 1), (128, 2), (256, 2), (512, 2)], 1):
+        x = basic_block(x, f"layer{number}_0", filters, stride)
+        x = basic_block(x, f"layer{number}_1", filters, 1)
+    return x
+
+
+def resnet50(images: Tensor) -> Tensor:
+    x = layers.ReLU()(normalised(images, "conv1", "bn1", 64, 7, 2))
+    # Padding with zeros does not change the maxima: after a ReLU no value is below zero.
+    x = layers.MaxPooling2D(3, 2, name="maxpool")(layers.ZeroPadding2D(1)(x))
+    for number, (blocks, filters, stride) in enumerate([(3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)], 1):
+        for index in range(blocks):
+            x = bottleneck_block(x, f"layer{number}_{index}", filters, stride if index == 0 else 1, index == 0)
+    return x
