@@ -1,4 +1,4 @@
-"""The parts of compare.py, in rooms: plan, run, prove, measure, show. They import no framework.
+"""The parts of compare.py, a folder each: plan, run, prove, measure, show. They import no framework.
 
 In a notebook: `comparison.load(DIR)`.
 """

@@ -1,6 +1,5 @@
 """Inspection beside the training: the first batch layer by layer, and the predictions of the trained network."""
 
-import functools
 from typing import Any
 
 import jax
@@ -71,15 +70,15 @@ def watch_activations(network: Network, spec: NetworkSpec) -> Network:
     """
     with_relu = {layer.name for layer in spec.layers if isinstance(layer, Conv | Dense) and layer.relu}
 
-    def watched(layer: Any, name: str) -> Any:
-        return Watched(layer, name, name in with_relu) if name in spec.activations else layer
-
-    def watch(path: tuple[Any, ...], module: nnx.Module) -> nnx.Module:
+    def watch(path: tuple[Any, ...], module: Any) -> Any:
+        if not isinstance(module, nnx.Module):
+            return module
         for attribute, value in list(vars(module).items()):
-            if isinstance(value, functools.partial):  # pooling
-                pool = watched(value, canonical_name((*path, attribute)))
-                setattr(module, attribute, pool)
-        return watched(module, canonical_name(path))
+            name = canonical_name((*path, attribute))
+            if name in spec.activations and not isinstance(value, nnx.Module):  # pooling, which is a function
+                setattr(module, attribute, nnx.data(Watched(value, name, False)))
+        name = canonical_name(path)
+        return Watched(module, name, name in with_relu) if name in spec.activations else module
 
     copy: Network = nnx.recursive_map(watch, network)
     return copy

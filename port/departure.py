@@ -23,7 +23,7 @@ DEFAULTS = {
     ("layer norm", "epsilon"): "default: 1e-5 in PyTorch, 0.001 in Keras, 1e-6 in Flax",
     ("group norm", "epsilon"): "default: 1e-5 in PyTorch, 0.001 in Keras, 1e-6 in Flax",
     ("conv", "padding"): (
-        'zeros before and behind; with strides, "same" of Keras and Flax has more behind, PyTorch\'s padding=1 one on'
+        'zeros before and after; with strides, "same" of Keras and Flax has more after, PyTorch\'s padding=1 one on'
         " each side: ZeroPadding2D(1) before a convolution with padding valid, or padding=1 in Flax"
     ),
 }
@@ -304,7 +304,7 @@ def about(call: Call) -> str:
 
 
 def comparable(call: Call) -> dict[str, Any]:
-    """The settings of a layer, with its padding as numbers of zeros (before, behind) for each axis."""
+    """The settings of a layer, with its padding as numbers of zeros (before, after) for each axis."""
     if call.kind != "conv" or (
         isinstance(call.settings["padding"], str) and call.settings["padding"].upper() not in ("SAME", "VALID")
     ):
@@ -329,7 +329,7 @@ def padded(call: Call) -> Array:
 
 
 def zeros(length: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
-    """Of "same": as many as the rounded-up number of positions needs, the odd one behind."""
+    """Of "same": as many as the rounded-up number of positions needs, the odd one after."""
     total = max((math.ceil(length / stride) - 1) * stride + dilation * (size - 1) + 1 - length, 0)
     return total // 2, total - total // 2
 

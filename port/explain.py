@@ -162,20 +162,20 @@ def _reshaped(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
             for left in range(shape[2] - x.shape[2] + 1):
                 ends = shape[1] - x.shape[1] - top, shape[2] - x.shape[2] - left
                 padded = np.pad(x, ((0, 0), (top, ends[0]), (left, ends[1]), (0, 0)))
-                yield f"{name} padded by {top}, {left} before and {ends[0]}, {ends[1]} behind", padded
+                yield f"{name} padded by {top}, {left} before and {ends[0]}, {ends[1]} after", padded
     else:
         yield from _pooled(name, x, shape)
 
 
 def _pooled(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
     sizes = range(1, 4), range(1, 4), range(2), range(3)
-    for window, stride, before, behind in itertools.product(*sizes):
-        spans = [(length + before + behind - window) // stride + 1 for length in x.shape[1:3]]
+    for window, stride, before, after in itertools.product(*sizes):
+        spans = [(length + before + after - window) // stride + 1 for length in x.shape[1:3]]
         if tuple(spans) != shape[1:3] or window == stride == 1 or before > window // 2:
             continue
-        pads = ((0, 0), (before, behind), (before, behind), (0, 0))
+        pads = ((0, 0), (before, after), (before, after), (0, 0))
         words = f"{window} x {window}, stride {stride}"
-        words += f", padded by {before} and {behind}" if before + behind else ""
+        words += f", padded by {before} and {after}" if before + after else ""
 
         def windows(padded: Array, window: int = window, stride: int = stride) -> Any:
             view = np.lib.stride_tricks.sliding_window_view(padded, (window, window), axis=(1, 2))
@@ -183,8 +183,8 @@ def _pooled(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
 
         total = windows(np.pad(x, pads)).sum((-2, -1))
         yield f"maximum over {words} of {name}", windows(np.pad(x, pads, constant_values=-np.inf)).max((-2, -1))
-        yield f"mean over {words} of {name}" + (", padding counted" if before + behind else ""), total / window**2
-        if before + behind:
+        yield f"mean over {words} of {name}" + (", padding counted" if before + after else ""), total / window**2
+        if before + after:
             count = windows(np.pad(np.ones_like(x), pads)).sum((-2, -1))
             yield f"mean over {words} of {name}, padding not counted", total / np.maximum(count, 1)
 

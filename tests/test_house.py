@@ -96,7 +96,12 @@ DOCUMENTED_SETTINGS = {
     *("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32"),
     *("network.conv1", "network.maxpool"),  # torchvision's networks are changed by setting their layers
     # Flax's modules are changed by setting their attributes (its guide "Model surgery").
-    *("module.dtype", "module.param_dtype", "setattr(module, name, max_pool)", "setattr(module, attribute, pool)"),
+    *(
+        "module.dtype",
+        "module.param_dtype",
+        "setattr(module, name, max_pool)",
+        "setattr(module, attribute, nnx.data(Watched(value, name, False)))",
+    ),
     *("self.model.stop_training", "trainer.should_stop"),  # Keras's and Lightning's, for callbacks
     # tf.data.Options and jax.profiler.ProfileOptions
     *("options.autotune.enabled", "options.experimental_distribute.auto_shard_policy", "options.python_tracer_level"),

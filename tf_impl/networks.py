@@ -100,7 +100,7 @@ def with_visits(network: keras.Sequential, seed: int) -> keras.Model:
             x = Dropout(layer.rate, seed, stream, name=layer.name)(x, visits)
             stream += 1
         else:
-            x = layer(x)
+            x = layer.from_config(layer.get_config())(x)
     return keras.Model((images, visits), x)
 
 

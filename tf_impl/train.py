@@ -77,8 +77,8 @@ def train_step(network: keras.Model, optimizer: Optimizer, compute: ForwardBackw
       shard: inputs, labels and count of a `Batch`; the last may be missing.
     """
     loss, gradients, correct = compute(*shard)
-    # The optimizer takes the sum of the replicas' gradients, instead of their average as in PyTorch. It also unscales and
-    # clips them, and takes the step's learning rate (optimizer.py); PyTorch's train_step does so itself.
+    # The optimizer takes the sum of the replicas' gradients, instead of their average as in PyTorch. It also unscales
+    # and clips them, and takes the step's learning rate (optimizer.py); PyTorch's train_step does so itself.
     optimizer.apply_gradients(zip(gradients, network.trainable_variables, strict=True))
     return loss, correct
 

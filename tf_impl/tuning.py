@@ -1,4 +1,4 @@
-"""The additions of `--mode tuned` in TensorFlow: the same training, but faster. Long: it has all of them.
+"""The additions of `--mode tuned` in TensorFlow: the same training, but faster. This file is long because all are here.
 
 train.py is complete without this file.
 """
