@@ -66,7 +66,7 @@ class Watched(nnx.Module):
 def watch_activations(network: Network, spec: NetworkSpec) -> Network:
     """A copy of the network that keeps the outputs of its layers, see `Pass`.
 
-    A layer's ReLU is a part of the layer. What is no attribute of a module, such as a mean, is not watched.
+    A layer's ReLU is a part of the layer. What is no attribute of a module is not watched.
     """
     with_relu = {layer.name for layer in spec.layers if isinstance(layer, Conv | Dense) and layer.relu}
 
@@ -75,12 +75,12 @@ def watch_activations(network: Network, spec: NetworkSpec) -> Network:
             return module
         for attribute, value in list(vars(module).items()):
             name = canonical_name((*path, attribute))
-            if name in spec.activations and not isinstance(value, nnx.Module):  # pooling, which is a function
+            if name in spec.activations and not isinstance(value, nnx.Module):  # a function, such as pooling
                 setattr(module, attribute, nnx.data(Watched(value, name, False)))
         name = canonical_name(path)
         return Watched(module, name, name in with_relu) if name in spec.activations else module
 
-    copy: Network = nnx.recursive_map(watch, network)
+    copy: Network = nnx.recursive_map(watch, nnx.clone(network))  # whose running statistics may change
     return copy
 
 

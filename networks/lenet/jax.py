@@ -13,13 +13,14 @@ class Network(nnx.Module):
         self.pool1 = partial(nnx.max_pool, window_shape=(2, 2), strides=(2, 2))
         self.conv2 = nnx.Conv(20, 50, (5, 5), padding="VALID", rngs=rngs)
         self.pool2 = partial(nnx.max_pool, window_shape=(2, 2), strides=(2, 2))
+        self.flatten = partial(jax.lax.collapse, start_dimension=1)  # height, width, channel
         self.dense1 = nnx.Linear(50 * height * width, 500, rngs=rngs)
         self.dense2 = nnx.Linear(500, num_classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = self.pool1(nnx.relu(self.conv1(x)))
         x = self.pool2(nnx.relu(self.conv2(x)))
-        x = x.reshape(len(x), -1)  # height, width, channel
+        x = self.flatten(x)
         x = nnx.relu(self.dense1(x))
         return self.dense2(x)
 

@@ -13,6 +13,7 @@ class Network(nnx.Module):
         self.conv2 = nnx.Conv(32, 64, (3, 3), padding="VALID", rngs=rngs)
         self.pool = partial(nnx.max_pool, window_shape=(2, 2), strides=(2, 2))
         self.dropout1 = nnx.Dropout(0.25, rngs=rngs)
+        self.flatten = partial(jax.lax.collapse, start_dimension=1)  # height, width, channel
         self.dense1 = nnx.Linear(64 * ((height - 4) // 2) * ((width - 4) // 2), 128, rngs=rngs)
         self.dropout2 = nnx.Dropout(0.5, rngs=rngs)
         self.dense2 = nnx.Linear(128, num_classes, rngs=rngs)
@@ -21,7 +22,7 @@ class Network(nnx.Module):
         x = nnx.relu(self.conv1(x))
         x = self.pool(nnx.relu(self.conv2(x)))
         x = self.dropout1(x)
-        x = x.reshape(len(x), -1)  # height, width, channel
+        x = self.flatten(x)
         x = nnx.relu(self.dense1(x))
         return self.dense2(self.dropout2(x))
 

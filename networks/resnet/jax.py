@@ -3,6 +3,7 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 
@@ -81,6 +82,7 @@ class ResNet(nnx.Module):
             inputs = block.widening * filters
             layers += [block(inputs, filters, 1, rngs) for _ in range(1, blocks)]
             setattr(self, name, nnx.Sequential(*layers))
+        self.avgpool = partial(jnp.mean, axis=(1, 2))
         self.fc = nnx.Linear(inputs, num_classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -89,7 +91,7 @@ class ResNet(nnx.Module):
             x = self.maxpool(x)
         for name in self.stages:
             x = getattr(self, name)(x)
-        return self.fc(x.mean((1, 2)))
+        return self.fc(self.avgpool(x))
 
 
 STAGES = {
