@@ -6,7 +6,6 @@ all steps so far), `checkpoint.json` (`Checkpoint`) and `checksums.sha256`, whic
 
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import sys
@@ -19,11 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from common.experiment import Experiment
 from common.platform.cli import as_typed, option_name
-from common.platform.ending import STOP_SIGNALS, HeldSignal
+from common.platform.ending import STOP_SIGNALS
 from common.platform.errors import UserError
 from common.platform.files import (
     Count,
@@ -46,7 +45,7 @@ FILES = (STATE_FILE, LOSSES_FILE, CHECKPOINT_FILE)
 KEPT = 3  # the latest checkpoints of a run that stay
 
 
-class Checkpoint(BaseModel):
+class Checkpoint(BaseModel, frozen=True, extra="forbid"):
     """The content of `checkpoint.json`: what a run had recorded when the checkpoint was made.
 
     Attributes:
@@ -58,8 +57,6 @@ class Checkpoint(BaseModel):
       epoch_correct: number of correct answers in the steps so far of the unfinished epoch.
       epoch_seconds: training seconds of these steps.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     implementation: str
@@ -76,8 +73,7 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[flo
 
     Only the latest KEPT checkpoints stay, this one included.
 
-    Raises:
-      FileError: the checkpoint can't be written.
+    Raises FileError if the checkpoint can't be written.
     """
     folder = checkpoint_dir(run_dir, checkpoint.step)
     aside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
@@ -123,8 +119,7 @@ def checkpoint_dir(run_dir: Path, step: int) -> Path:
 
 def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
     """Folders of a run's checkpoints, the latest first."""
-    folders = [path for path in run_dir.glob(f"{CHECKPOINTS_DIR}/step-*") if re.fullmatch(r"step-\d+", path.name)]
-    yield from sorted(folders, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+    yield from sorted(run_dir.glob(f"{CHECKPOINTS_DIR}/step-*"), reverse=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
@@ -165,8 +160,7 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
 
     Its `resume` option is then the checkpoint's folder.
 
-    Raises:
-      UserError: there is no checkpoint, none is complete, or it belongs to another training.
+    Raises UserError if there is no checkpoint, none is complete, or it belongs to another training.
     """
     config = experiment.config
     if config.resume is None:
@@ -255,7 +249,7 @@ class Checkpointer:
         """`writes`: whether this process writes the files of the run."""
         self.every, self.plan, self.writes = config.checkpoint_every, plan, writes
         self.run_dir = config.run_dir or Path()
-        self.held = HeldSignal()
+        self.held: dict[int, float] = {}  # see `common.platform.ending.hold_signals`
         self.due, self.signal = False, 0
         self.next_vote = plan.first_step + 1
         self._looked = plan.first_step - 1
@@ -278,11 +272,10 @@ class Checkpointer:
         """This process's vote: which signal it has received and, if it writes, the steps until the next vote."""
         if self.every is None:
             return []
-        now = time.monotonic()
-        steps = max(1, done - self._voted)
+        now, steps = time.monotonic(), max(1, done - self._voted)
         again = min(2 * steps, max(1, int(VOTE_SECONDS * steps / max(1e-9, now - self._voted_at))))
         self._voted, self._voted_at = done, now
-        return [*(float(self.held.number == signal) for signal in STOP_SIGNALS), float(again if self.writes else 0)]
+        return [*(float(signal in self.held) for signal in STOP_SIGNALS), float(again if self.writes else 0)]
 
     def agree(self, done: int, votes: Sequence[float]) -> None:
         """Applies the result of a vote; `votes` are the sums of all processes' votes."""
