@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from common.platform.errors import UserError
 from common.platform.files import Count, write_json_model, writing
@@ -24,15 +24,13 @@ COMMUNICATION = re.compile(
 )
 
 
-class ProfiledOperation(BaseModel):
+class ProfiledOperation(BaseModel, frozen=True, extra="forbid"):
     """All calls of an operation in the profiled steps.
 
     Attributes:
       name: the framework's name for it, such as `aten::addmm` or `Conv2D`.
       seconds: its own time, without the operations that it called; summed over threads or streams.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     calls: Count
@@ -43,7 +41,7 @@ class ProfiledOperation(BaseModel):
         return "communication" if COMMUNICATION.search(self.name) else "computation"
 
 
-class Profile(BaseModel):
+class Profile(BaseModel, frozen=True, extra="forbid"):
     """The content of `profile.json`.
 
     Attributes:
@@ -52,8 +50,6 @@ class Profile(BaseModel):
       computation_seconds, communication_seconds: time of all such operations, summed over threads or streams.
       operations: the costliest operations, in descending order.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
     implementation: str
@@ -69,18 +65,11 @@ class Profile(BaseModel):
         cls, implementation: str, first_step: int, num_steps: int, wall: float, operations: Iterable[ProfiledOperation]
     ) -> Self:
         by_seconds = sorted(operations, key=lambda operation: -operation.seconds)
-        seconds = {"computation": 0.0, "communication": 0.0}
+        seconds = {"computation_seconds": 0.0, "communication_seconds": 0.0}
         for operation in by_seconds:
-            seconds[operation.kind] += operation.seconds
-        return cls(
-            implementation=implementation,
-            first_step=first_step,
-            num_steps=num_steps,
-            wall_seconds=wall,
-            computation_seconds=seconds["computation"],
-            communication_seconds=seconds["communication"],
-            operations=by_seconds[:COSTLIEST],
-        )
+            seconds[f"{operation.kind}_seconds"] += operation.seconds
+        steps = {"first_step": first_step, "num_steps": num_steps, "wall_seconds": wall}
+        return cls(implementation=implementation, operations=by_seconds[:COSTLIEST], **steps, **seconds)
 
     def write(self, run_dir: Path) -> None:
         write_json_model(run_dir / PROFILE_FILE, self)
@@ -107,12 +96,12 @@ class Profile(BaseModel):
     @property
     def lines(self) -> list[str]:
         """The profile as the terminal shows it."""
-        shown = [f"profile: {self.title}"]
-        for operation in self.operations:
-            milliseconds, calls = self.milliseconds(operation.seconds), operation.calls / self.num_steps
-            share = self.share(operation.seconds)
-            shown.append(f"{share:6.1%} {milliseconds:9.3f} ms {calls:6.1f} calls  {operation.name[:45]}")
-        return shown
+        operations = [
+            f"{self.share(operation.seconds):6.1%} {self.milliseconds(operation.seconds):9.3f} ms"
+            f" {operation.calls / self.num_steps:6.1f} calls  {operation.name[:45]}"
+            for operation in self.operations
+        ]
+        return [f"profile: {self.title}", *operations]
 
 
 class Profiler(Protocol):
@@ -171,6 +160,5 @@ class ProfileTaker:
             synchronize()
             wall = time.perf_counter() - self._began
             operations = self._profiler.stop()
-            number = done - self._first + 1
-            Profile.make(implementation, self._first, number, wall, operations).write(run_dir)
+            Profile.make(implementation, self._first, done - self._first + 1, wall, operations).write(run_dir)
             self._steps = range(0)
