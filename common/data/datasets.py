@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
 from common.data.arrays import WHITE
 from common.data.catalogue import DatasetEntry, dataset_entry
@@ -18,7 +18,7 @@ from common.spec.optimizers import float32
 from common.spec.options import ClassNames, DatasetName, ImageShape, TrainConfig
 
 
-class DataSpec(BaseModel):
+class DataSpec(BaseModel, frozen=True, extra="forbid"):
     """What a network is trained to take and to answer. It is kept in the file of the trained weights.
 
     Attributes:
@@ -27,8 +27,6 @@ class DataSpec(BaseModel):
       largest: the largest pixel value, which is white; 1 for images of float32, which have none.
       shift, scale: for each channel. The input of a network is (image - shift) * scale, in the network's own precision.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     image_shape: ImageShape
     class_names: ClassNames
@@ -114,8 +112,7 @@ def _spec(entry: DatasetEntry) -> DataSpec:
 def load_dataset(config: TrainConfig) -> Dataset:
     """Reads, downloads or makes the data set of `config`; every call returns the same bytes.
 
-    Raises:
-      UserError: files are damaged or unavailable, or there are fewer examples than asked for.
+    Raises UserError if files are damaged or unavailable, or there are fewer examples than asked for.
     """
     entry = dataset_entry(config)
     train, test = entry.read(config.data_dir)
