@@ -27,19 +27,13 @@ PIXELS_AT_A_TIME = 2**22  # pixel values that are converted to 64 bits at a time
 
 
 class ArraysInfo(BaseModel, frozen=True, extra="forbid"):
-    """The content of `dataset.json`.
-
-    Attributes:
-      class_names: names of the classes, in the order of the labels.
-      mean, std: mean and standard deviation of each channel over the training images; those of uint8 divided by 255.
-      sha256: hex digest over dtypes, shapes and bytes of the four arrays.
-    """
+    """The content of `dataset.json`."""
 
     schema_version: Literal[1] = 1
-    class_names: ClassNames
-    mean: list[FiniteFloat]
+    class_names: ClassNames  # in the order of the labels
+    mean: list[FiniteFloat]  # of each channel over the training images; that of uint8 divided by 255, as is `std`
     std: list[Annotated[FiniteFloat, Field(ge=SMALLEST_STD)]]
-    sha256: str
+    sha256: str  # hex digest over dtypes, shapes and bytes of the four arrays
 
 
 def array_path(folder: Path, part: str, kind: str) -> Path:

@@ -98,6 +98,7 @@ def lock_file(path: Path, wait: bool) -> IO[bytes]:
 # As large as the whole numbers of arrays and tables may be.
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(gt=0, lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 # --- Text, bytes and JSON ---

@@ -46,26 +46,16 @@ KEPT = 3  # the latest checkpoints of a run that stay
 
 
 class Checkpoint(BaseModel, frozen=True, extra="forbid"):
-    """The content of `checkpoint.json`: what a run had recorded when the checkpoint was made.
-
-    Attributes:
-      implementation: name of the implementation that made it, such as `pt`.
-      config: configuration of the run.
-      data_sha256: hex digest over the training and test arrays.
-      step: number of steps done.
-      epochs: the finished epochs.
-      epoch_correct: number of correct answers in the steps so far of the unfinished epoch.
-      epoch_seconds: training seconds of these steps.
-    """
+    """The content of `checkpoint.json`: what a run had recorded when the checkpoint was made."""
 
     schema_version: Literal[1] = 1
-    implementation: str
+    implementation: str  # that made it, such as `pt`
     config: TrainConfig
-    data_sha256: str
-    step: Count
-    epochs: list[EpochLine]
-    epoch_correct: Natural
-    epoch_seconds: float = Field(ge=0)
+    data_sha256: str  # hex digest over the training and test arrays
+    step: Count  # number of steps done
+    epochs: list[EpochLine]  # the finished ones
+    epoch_correct: Natural  # number of correct answers in the steps so far of the unfinished epoch
+    epoch_seconds: float = Field(ge=0)  # training seconds of these steps
 
 
 def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> Path:

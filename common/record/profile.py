@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from common.platform.errors import UserError
-from common.platform.files import Count, write_json_model, writing
+from common.platform.files import Count, Seconds, write_json_model, writing
 from common.spec.batches import Plan
 
 PROFILE_FILE = "profile.json"
@@ -25,16 +25,11 @@ COMMUNICATION = re.compile(
 
 
 class ProfiledOperation(BaseModel, frozen=True, extra="forbid"):
-    """All calls of an operation in the profiled steps.
+    """All calls of an operation in the profiled steps."""
 
-    Attributes:
-      name: the framework's name for it, such as `aten::addmm` or `Conv2D`.
-      seconds: its own time, without the operations that it called; summed over threads or streams.
-    """
-
-    name: str
+    name: str  # the framework's name for it, such as `aten::addmm` or `Conv2D`
     calls: Count
-    seconds: float = Field(ge=0, allow_inf_nan=False)
+    seconds: Seconds  # its own time, without the operations that it called; summed over threads or streams
 
     @property
     def kind(self) -> Literal["communication", "computation"]:
@@ -42,23 +37,16 @@ class ProfiledOperation(BaseModel, frozen=True, extra="forbid"):
 
 
 class Profile(BaseModel, frozen=True, extra="forbid"):
-    """The content of `profile.json`.
-
-    Attributes:
-      first_step: number of the first profiled step, from 1.
-      wall_seconds: wall time of all profiled steps.
-      computation_seconds, communication_seconds: time of all such operations, summed over threads or streams.
-      operations: the costliest operations, in descending order.
-    """
+    """The content of `profile.json`."""
 
     schema_version: Literal[1] = 1
     implementation: str
-    first_step: Count
+    first_step: Count  # number of the first profiled step, from 1
     num_steps: Count
-    wall_seconds: float = Field(ge=0, allow_inf_nan=False)
-    computation_seconds: float = Field(ge=0, allow_inf_nan=False)
-    communication_seconds: float = Field(ge=0, allow_inf_nan=False)
-    operations: list[ProfiledOperation]
+    wall_seconds: Seconds  # of all profiled steps
+    computation_seconds: Seconds  # of all such operations, summed over threads or streams
+    communication_seconds: Seconds
+    operations: list[ProfiledOperation]  # the costliest ones, in descending order
 
     @classmethod
     def make(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
 
 from common.platform.errors import UserError
-from common.platform.files import Count, Natural, invalid_file_error, read_json_model, writing
+from common.platform.files import Count, Natural, Seconds, invalid_file_error, read_json_model, writing
 from common.platform.machine import Machine
 from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
@@ -23,7 +23,6 @@ TRAINED_ON = "trained_on"  # in the metadata of WEIGHTS_FILE: a `DataSpec`, as J
 FIRST_BATCH_FILE = "first_batch.safetensors"
 RESULT_FILE = "result.json"
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -146,7 +145,7 @@ class StepLine(BaseModel):
 
     kind: Literal["step"]
     step: Count
-    loss: float = Field(allow_inf_nan=False)
+    loss: FiniteFloat
 
 
 class EpochLine(BaseModel):
@@ -156,7 +155,7 @@ class EpochLine(BaseModel):
     epoch: Count
     train_loss: float
     train_accuracy: float = Field(ge=0, le=1)  # each example counts as predicted before the step that trains on it
-    test_loss: float = Field(allow_inf_nan=False)
+    test_loss: FiniteFloat
     test_accuracy: float = Field(ge=0, le=1)
     test_correct: Natural
     test_count: Count
@@ -165,26 +164,18 @@ class EpochLine(BaseModel):
 
 
 class TurnLine(BaseModel):
-    """A turn of training in a round whose programs train in turns, see `common.record.turns`.
-
-    Attributes:
-      cycle: number of the turn, from 1; the turns of one cycle follow each other, one of each program of the round.
-      first_step, last_step: the steps that are timed; the first steps of a turn are not.
-      images: number of training examples in these steps.
-      seconds: training time of these steps, without evaluation.
-      ended: end of the turn on the machine's monotonic clock (`time.perf_counter`), which all its processes share.
-      own_load, other_load: shares of all the machine's cores that the run itself and that other programs used, or other
-        tenants of the hardware, over the whole turn or, if that is too short to be measured, over several turns; null
-        before the first measurement.
-    """
+    """A turn of training in a round whose programs train in turns, see `common.record.turns`."""
 
     kind: Literal["turn"]
-    cycle: Count
-    first_step: Count
+    cycle: Count  # number of the turn, from 1; the turns of a cycle follow each other, one of each program of the round
+    first_step: Count  # the first step that is timed; the first steps of a turn are not
     last_step: Count
-    images: Count
-    seconds: float = Field(gt=0, allow_inf_nan=False)
-    ended: float = Field(allow_inf_nan=False)
+    images: Count  # number of training examples in the timed steps
+    seconds: float = Field(gt=0, allow_inf_nan=False)  # training time of these steps, without evaluation
+    ended: FiniteFloat  # on the machine's monotonic clock (`time.perf_counter`), which all its processes share
+    # Shares of all the machine's cores that the run itself and that other programs used, or other tenants of the
+    # hardware, over the whole turn or, if that is too short to be measured, over several turns; null before the first
+    # measurement.
     own_load: float | None = Field(ge=0, allow_inf_nan=False)
     other_load: float | None = Field(ge=0, allow_inf_nan=False)
 
