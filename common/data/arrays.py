@@ -54,8 +54,6 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, Split, Split]:
     Raises UserError if a file is missing, has another shape or dtype, or contains labels that have no class.
     """
     info = _read_info(folder)
-    if len(info.mean) != len(info.std):
-        raise UserError(f"{folder / DATASET_FILE}: mean of {len(info.mean)} channels, std of {len(info.std)}")
     train, test = _read_split(folder, "train", info), _read_split(folder, "test", info)
     if (train[0].shape[1:], train[0].dtype) != (test[0].shape[1:], test[0].dtype):
         raise UserError(f"--data-dir {folder}: training and test images differ in size or type")

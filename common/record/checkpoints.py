@@ -73,8 +73,7 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[flo
             write_safetensors(aside / STATE_FILE, state.to_arrays())
             write_safetensors(aside / LOSSES_FILE, {"losses": np.array(losses, np.float64)})
             write_json_model(aside / CHECKPOINT_FILE, checkpoint)
-            sums = [f"{_sha256(aside / name)}  {name}\n" for name in FILES]
-            (aside / CHECKSUMS_FILE).write_text("".join(sums))
+            (aside / CHECKSUMS_FILE).write_text(_checksums(aside))
             for path in [*aside.iterdir(), aside]:
                 _flush(path)
             if folder.exists():  # the run was resumed from an earlier checkpoint
@@ -98,9 +97,13 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _checksums(folder: Path) -> str:
+    """What belongs into the file of checksums. Raises OSError if a file can't be read."""
+    lines = []
+    for name in FILES:
+        with (folder / name).open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    return "".join(lines)
 
 
 def checkpoint_dir(run_dir: Path, step: int) -> Path:
@@ -116,18 +119,12 @@ def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
     """A checkpoint and the losses of all steps so far. Raises UserError if a file is missing, damaged or invalid."""
     checkpoint = read_json_model(Checkpoint, folder / CHECKPOINT_FILE)
     try:
-        sums = (folder / CHECKSUMS_FILE).read_bytes()
-        expected = "".join(f"{_sha256(folder / name)}  {name}\n" for name in FILES)
+        is_whole = (folder / CHECKSUMS_FILE).read_bytes() == _checksums(folder).encode()
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    if sums != expected.encode():
+    if not is_whole:
         raise UserError(f"{folder / CHECKSUMS_FILE}: does not match the files beside it; one of them is damaged")
-    losses = read_safetensors(folder / LOSSES_FILE).get("losses", np.zeros(0))
-    if losses.dtype != np.float64 or losses.shape != (checkpoint.step,):
-        raise UserError(
-            f"{folder / LOSSES_FILE}: {losses.dtype} {losses.shape}, should be float64 ({checkpoint.step},)"
-        )
-    return checkpoint, losses.tolist()
+    return checkpoint, read_safetensors(folder / LOSSES_FILE)["losses"].tolist()
 
 
 def has_whole_checkpoint(run_dir: Path) -> bool:
@@ -169,8 +166,6 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
             checkpoint, _ = read_checkpoint(folder)
             check_training(experiment, checkpoint)
             state = read_checkpoint_state(experiment, folder / STATE_FILE)
-            if state.step != checkpoint.step:
-                raise UserError("its files are of different steps")
         except UserError as error:
             reasons.append(f"{folder.name}: {error}")
             continue
@@ -198,7 +193,7 @@ def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
     """Raises UserError if the checkpoint belongs to another training than `experiment`."""
     new, old = experiment.config, checkpoint.config
     kept = [name for name in TrainConfig.model_fields if name not in options_of_kind(TrainConfig, *MAY_DIFFER)]
-    plan, step = experiment.plan, checkpoint.step
+    step = checkpoint.step
     for name in [*kept, "precision"]:
         if getattr(new, name) != getattr(old, name):
             if name in MAY_BE_LONGER and _same_rates(experiment, old, step):
@@ -212,10 +207,8 @@ def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
         raise UserError(f"was made with --initial-weights {was}, not {wanted}")
     if experiment.dataset.sha256 != checkpoint.data_sha256:
         raise UserError("was made with other data")
-    if step >= plan.total_steps:
+    if step >= experiment.plan.total_steps:
         raise UserError(f"its training is complete with step {step}; a larger --epochs trains it longer")
-    if len(checkpoint.epochs) != step // plan.steps_per_epoch:
-        raise UserError(f"its {len(checkpoint.epochs)} finished epochs do not fit step {step} of {plan.total_steps}")
 
 
 # --- When they are made ---
@@ -271,10 +264,10 @@ class Checkpointer:
         """Applies the result of a vote; `votes` are the sums of all processes' votes."""
         if self.every is None:
             return
-        *signals, steps = votes
+        *received, steps = votes
         self.next_vote = done + int(steps)
-        if any(signals) and not self.signal:
-            self.signal = STOP_SIGNALS[max(range(len(signals)), key=signals.__getitem__)]
+        if any(received) and not self.signal:
+            self.signal = STOP_SIGNALS[int(np.argmax(received))]
 
     def look(self, done: int, evaluated: bool = False) -> None:
         """Decides whether a checkpoint is due after step `done`, or after the evaluation that follows it.

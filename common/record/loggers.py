@@ -37,14 +37,13 @@ class Logger(Sink):
 
     def __init__(self, implementation: str, run_dir: Path) -> None:
         self.implementation, self.run_dir = implementation, run_dir
-        self.begun = self.succeeded = False
+        self.succeeded = False
 
     def start(self, experiment: Experiment) -> None:
         self.experiment = experiment
         options = experiment.config.training_fields()
         options = {name: str(value) if isinstance(value, list) else value for name, value in options.items()}
         self.call(self.begin, {"implementation": self.implementation, **options})
-        self.begun = True
 
     def steps(self, done: int, losses: Sequence[float], images_per_second: float | None) -> None:
         rates = self.experiment.update_rule.learning_rates
@@ -65,8 +64,7 @@ class Logger(Sink):
         self.succeeded = True
 
     def close(self) -> None:
-        if self.begun:
-            self.call(self.leave)
+        self.call(self.leave)
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -175,8 +175,8 @@ class Recorder:
             self.at_end.callback(self.metrics.close)
             self.metrics.write(PlanLine(kind="plan", implementation=self.framework.name, **vars(self.plan)))
         for sink in self.sinks:
-            self.at_end.callback(sink.close)
             sink.start(self.experiment)
+            self.at_end.callback(sink.close)
         if self.experiment.state:
             self._go_on()
         self.next_stop = self._next_stop()
