@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
-from common.platform.errors import OutOfMemoryError, lost_process_as_user_error
+from common.platform.errors import OutOfMemoryError, RunError
 from common.platform.launch import Launch
 from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Framework, Recorder
@@ -63,7 +63,7 @@ class Backend(Framework):
     def run_process(self, experiment: Experiment, timeline: Timeline, rank: int, measures: bool) -> None:
         """This process's part of the run; see `Recorder`."""
         recorder = Recorder(self, experiment, timeline, rank=rank, measures=measures)
-        with self.out_of_memory_as_user_error(experiment.config), lost_process_as_user_error(self.lost_another):
+        with self.errors_in_one_line(experiment.config):
             with recorder:
                 self.train(experiment, recorder)
             self.leave()
@@ -79,22 +79,32 @@ class Backend(Framework):
     def ran_out_of_memory(self, error: Exception) -> bool:
         """Whether an exception means that a device has no memory left."""
 
+    def lost_another(self, error: Exception) -> bool:
+        """Whether an exception means that another process of the run can't be reached any more."""
+        return False
+
     @contextmanager
-    def out_of_memory_as_user_error(self, config: TrainConfig, trains: bool = True) -> Iterator[None]:
-        """Replaces the framework's out-of-memory error by one line that names batch size and device.
+    def errors_in_one_line(self, config: TrainConfig, trains: bool = True) -> Iterator[None]:
+        """Replaces the framework's errors of memory and of connections by lines that say what to do.
 
         Args:
           config: a resolved configuration.
           trains: True in a training; False if a trained network is only used.
 
         Raises:
-          OutOfMemoryError: instead of such an exception.
+          OutOfMemoryError: a device has no memory left.
+          RunError: another process of the run can't be reached any more.
         """
         evaluated = f"{EVAL_BATCH_SIZE:,} images at a time"
         device = describe_devices(config, self.device_name(config))  # now, while there is memory
         try:
             yield
         except Exception as error:
+            if self.lost_another(error):
+                raise RunError(
+                    "another process of this run has ended or can't be reached; its own output, or its node, may say"
+                    " why"
+                ) from None
             if not self.ran_out_of_memory(error):
                 raise
             if not trains:
@@ -103,10 +113,6 @@ class Backend(Framework):
                 f"out of memory with --batch-size {config.batch_size} (evaluation: {evaluated}) on {device}; use a"
                 " smaller --batch-size; --accumulate-grad-batches K (not in Keras) makes one step of K batches"
             ) from None
-
-    def lost_another(self, error: Exception) -> bool:
-        """Whether an exception means that another process of the run can't be reached any more."""
-        return False
 
     # --- A trained network ---
 

@@ -58,9 +58,8 @@ class Experiment:
     def make(cls, config: TrainConfig, dataset: Dataset | None = None) -> "Experiment":
         """The experiment of `config`, with the data set of `config` unless `dataset` is given.
 
-        Raises:
-          UserError: the configuration can't be trained, because of data, image size, number of steps, augmentation,
-            warm-up, memory or weights.
+        Raises UserError if the configuration can't be trained, because of data, image size, number of steps,
+        augmentation, warm-up, memory or weights.
         """
         dataset = dataset or load_dataset(config)
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)

@@ -54,7 +54,7 @@ def main(name: str, folder: str = "") -> None:
             backend.run(config)
             return
         experiment = Experiment.make(backend.resolve(config), used.dataset)
-        with backend.out_of_memory_as_user_error(experiment.config, trains=False):
+        with backend.errors_in_one_line(experiment.config, trains=False):
             logits = backend.classify(experiment)
         show(use, config, name, used, logits)
 

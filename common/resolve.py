@@ -52,8 +52,7 @@ def resolve_devices(
         launcher has started use multi_worker_mirrored instead if the strategies include mirrored.
       cuda: the version of CUDA that the framework is built for; None: it is built without.
 
-    Raises:
-      UserError: the accelerator, strategy, number of devices or number of nodes is not available.
+    Raises UserError if the accelerator, strategy, number of devices or number of nodes is not available.
     """
     strategy, devices = config.strategy, config.devices
     if strategy not in ("auto", "single_device", *strategies):
@@ -131,8 +130,7 @@ def _launched(
     Args:
       num_gpus: number of GPUs of this node that may be used; 0 on the CPU.
 
-    Raises:
-      UserError: the framework has no strategy for these processes, or --devices asks for another number.
+    Raises UserError if the framework has no strategy for these processes, or --devices asks for another number.
     """
     processes, launcher, strategy = launch.local_world_size, launch.started_by, config.strategy
     assert processes is not None
@@ -203,10 +201,9 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
     Args:
       tuned: values for settings left at auto in mode tuned, on this machine.
 
-    Raises:
-      UserError: TF32 on a CPU, which does not have it; half precision on a CPU on which it crashes; a compiled step
-        with strategy pipeline, or with synchronised batch normalisation over several replicas; an option that --mode
-        tutorial does not have.
+    Raises UserError for TF32 on a CPU, which does not have it; half precision on a CPU on which it crashes; a compiled
+    step with strategy pipeline, or with synchronised batch normalisation over several replicas; an option that --mode
+    tutorial does not have.
     """
     if config.tf32 is True and config.accelerator == "cpu":
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")

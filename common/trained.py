@@ -3,13 +3,13 @@
 import json
 import math
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from rich.console import Console
 from rich.table import Table
 
@@ -34,33 +34,33 @@ SHOWN = 3  # most likely classes that are shown for a picture
 # --- Options ---
 
 
-class UseConfig(BaseModel):
+class UseConfig(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True):
     """The options that evaluate and predict have in common."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    weights: Path = Field(
-        description="a model.safetensors; data set and network are those of the config.json beside it, unless given"
-    )
-    dataset: DatasetName | None = Field(None, description="the data set that the network was trained on")
-    data_dir: Path | None = Field(None, description="folder of data sets")
-    image_shape: ImageShape | None = Field(None, description="height, width and channels of synthetic images")
-    model: ModelName | None = Field(None, description="the network")
-    accelerator: Literal["auto", "cpu", "gpu"] = Field("auto", description="auto: the GPU where there is one")
-    threads_per_device: Literal["auto"] | Annotated[int, Field(gt=0)] = Field(
-        "auto", description="CPU threads; auto: as many as cores"
-    )
-    precision: Annotated[Precision, BeforeValidator(lambda value: str(value))] = Field(
-        "32", description="bits of every float, or mixed"
-    )
-    format: Literal["text", "json"] = Field("text", description="what is printed")
+    weights: Path
+    """a model.safetensors; data set and network are those of the config.json beside it, unless given"""
+    dataset: DatasetName | None = None
+    """the data set that the network was trained on"""
+    data_dir: Path | None = None
+    """folder of data sets"""
+    image_shape: ImageShape | None = None
+    """height, width and channels of synthetic images"""
+    model: ModelName | None = None
+    """the network"""
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto: the GPU where there is one"""
+    threads_per_device: Literal["auto"] | Annotated[int, Field(gt=0)] = "auto"
+    """CPU threads; auto: as many as cores"""
+    precision: Annotated[Precision, BeforeValidator(lambda value: str(value))] = "32"
+    """bits of every float, or mixed"""
+    format: Literal["text", "json"] = "text"
+    """what is printed"""
 
     def train_config(self) -> TrainConfig:
         """The configuration of the training that made the network, for one device.
 
-        Raises:
-          UserError: the weights file is missing; config.json can't be read; config.json is missing, and data set or
-            network are not given; or options contradict each other.
+        Raises UserError if the weights file is missing; config.json can't be read; config.json is missing, and data set
+        or network are not given; or options contradict each other.
         """
         if not self.weights.is_file():
             raise UserError(f"--weights {self.weights}: no such file")
@@ -83,16 +83,17 @@ class UseConfig(BaseModel):
 class EvaluateConfig(UseConfig):
     """The options of evaluate; `python -m <implementation> evaluate --help` prints them all."""
 
-    test_size: int | None = Field(None, gt=0, description="use the first N test examples; unset: as in training")
+    test_size: int | None = Field(None, gt=0)
+    """use the first N test examples; unset: as in training"""
 
 
 class PredictConfig(UseConfig):
     """The options of predict; `python -m <implementation> predict --help` prints them all."""
 
-    images: list[Path] = Field(min_length=1, description="pictures, of any usual file format")
-    fit: Fit = Field(
-        "crop", description="where a picture has another shape: cut what is too much, pad with black, or stretch"
-    )
+    images: list[Path] = Field(min_length=1)
+    """pictures, of any usual file format"""
+    fit: Fit = "crop"
+    """where a picture has another shape: cut what is too much, pad with black, or stretch"""
 
 
 # The first word of the command line -> its options, and what its --help says of it.
@@ -122,9 +123,8 @@ class Used:
 def read_used(use: UseConfig, config: TrainConfig) -> Used:
     """What the network is put to use on; `config` is that of its training.
 
-    Raises:
-      UserError: weights, data or all pictures can't be read, the network was trained on other images or classes, or a
-        launcher has started several processes.
+    Raises UserError if weights, data or all pictures can't be read, if the network was trained on other images or
+    classes, or if a launcher has started several processes.
     """
     launch = Launch.read()
     if launch.world_size is not None and launch.world_size > 1:
@@ -171,11 +171,7 @@ def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Used
 
 
 def read_trained_on(weights: Path) -> DataSpec | None:
-    """What the network was trained to take and to answer; None if its file does not say so.
-
-    Raises:
-      UserError: the file can't be read.
-    """
+    """What the network was trained on; None if its file does not say so. Raises UserError if it can't be read."""
     text = read_safetensors_metadata(weights, "--weights ").get(TRAINED_ON)
     try:
         return None if text is None else DataSpec.model_validate_json(text)
@@ -204,7 +200,7 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, used: Used, l
         pictures = [str(path) for path in use.images if path not in used.unreadable]
         results = predictions_of(logits, pictures, used.dataset)
     else:
-        results = asdict(evaluation := Evaluation.make(implementation, config, used.dataset, logits))
+        results = evaluation_of(implementation, config, used.dataset, logits)
     if use.format == "json":
         print(json.dumps(results))
     elif isinstance(use, PredictConfig):
@@ -212,7 +208,7 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, used: Used, l
             best = sorted(found["scores"].items(), key=lambda item: -item[1])[:SHOWN]
             console.print(f"{found['image']}: {', '.join(f'{name} {score:.1%}' for name, score in best)}")
     else:
-        evaluation.show(console)
+        show_evaluation(results, console)
     if used.unreadable:
         raise UserError("\n".join(used.unreadable.values()))
 
@@ -220,74 +216,55 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, used: Used, l
 # --- evaluate ---
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The results of a network on a test set.
+def evaluation_of(implementation: str, config: TrainConfig, dataset: Dataset, logits: Logits) -> dict[str, Any]:
+    """The results of a network on a test set, by name.
 
-    Attributes:
-      top5_accuracy: share of images whose class is among the five with the largest scores; of equal scores the first
-        ones count.
-      confusion: number of images of each class (row) that were predicted as each class (column).
+    `top5_accuracy` is the share of images whose class is among the five with the largest scores; of equal scores the
+    first ones count. `confusion`: number of images of each class (row) that were predicted as each class (column).
     """
+    labels, count = dataset.test_labels, len(dataset.test_labels)
+    order = np.argsort(-logits, axis=1, kind="stable")
+    places = (order == labels[:, None]).argmax(axis=1)  # position of the true class, from 0
+    correct = int((places == 0).sum())
+    largest = logits.max(axis=1).astype(np.float64)
+    right = logits[np.arange(count), labels].astype(np.float64)
+    losses = np.log(np.exp(logits - largest[:, None]).sum(axis=1)) + largest - right
+    return {
+        "implementation": implementation,
+        "weights": str(config.initial_weights),
+        "dataset": config.dataset,
+        "model": config.model,
+        "test_count": count,
+        "test_correct": correct,
+        "test_accuracy": correct / count,
+        "top5_accuracy": float((places < 5).mean()),
+        "test_loss": float(losses.mean()),
+        "class_names": dataset.class_names,
+        "confusion": confusion(labels, order[:, 0], dataset.num_classes).tolist(),
+    }
 
-    implementation: str
-    weights: str
-    dataset: str
-    model: str
-    test_count: int
-    test_correct: int
-    test_accuracy: float
-    top5_accuracy: float
-    test_loss: float
-    class_names: list[str]
-    confusion: list[list[int]]
 
-    @classmethod
-    def make(cls, implementation: str, config: TrainConfig, dataset: Dataset, logits: Logits) -> "Evaluation":
-        labels, count = dataset.test_labels, len(dataset.test_labels)
-        order = np.argsort(-logits, axis=1, kind="stable")
-        places = (order == labels[:, None]).argmax(axis=1)  # position of the true class, from 0
-        correct = int((places == 0).sum())
-        largest = logits.max(axis=1).astype(np.float64)
-        right = logits[np.arange(count), labels].astype(np.float64)
-        losses = np.log(np.exp(logits - largest[:, None]).sum(axis=1)) + largest - right
-        return cls(
-            implementation,
-            str(config.initial_weights),
-            config.dataset,
-            config.model,
-            count,
-            correct,
-            correct / count,
-            float((places < 5).mean()),
-            float(losses.mean()),
-            dataset.class_names,
-            confusion(labels, order[:, 0], dataset.num_classes).tolist(),
-        )
-
-    def show(self, console: Console) -> None:
-        console.print(f"{self.model} of {self.weights} on {self.dataset}, in {self.implementation}")
-        top5 = f", top-5 {self.top5_accuracy:.2%}" if len(self.class_names) > 5 else ""
-        accuracy = f"accuracy {self.test_accuracy:.2%} ({self.test_correct:,} of {self.test_count:,}){top5}"
-        console.print(f"{accuracy}, loss {self.test_loss:.4f}\n")
-        if len(self.class_names) <= MOST_CLASSES:
-            console.print("confusions: row the class, column the guess")
-            table = Table(box=None)
-            for heading in ("", *(name[:6] for name in self.class_names)):
-                table.add_column(heading, justify="right", no_wrap=True)
-            for name, row in zip(self.class_names, self.confusion, strict=True):
-                table.add_row(name[:10], *(str(value) if value else "." for value in row))
-            console.print(table, soft_wrap=False)
-            return
-        pairs = [
-            (value, name, guess)
-            for name, row in zip(self.class_names, self.confusion, strict=True)
-            for guess, value in zip(self.class_names, row, strict=True)
-            if name != guess and value
-        ]
-        console.print("most frequent confusions:")
-        for value, name, guess in sorted(pairs, key=lambda pair: -pair[0])[:MOST_CLASSES]:
-            console.print(f"  {value:5} {name} taken for {guess}")
+def show_evaluation(results: dict[str, Any], console: Console) -> None:
+    names, confusions = results["class_names"], results["confusion"]
+    console.print("{model} of {weights} on {dataset}, in {implementation}".format(**results))
+    top5 = ", top-5 {top5_accuracy:.2%}" if len(names) > 5 else ""
+    shown = "accuracy {test_accuracy:.2%} ({test_correct:,} of {test_count:,})" + top5 + ", loss {test_loss:.4f}\n"
+    console.print(shown.format(**results))
+    if len(names) <= MOST_CLASSES:
+        console.print("confusions: row the class, column the guess")
+        table = Table(box=None)
+        for heading in ("", *(name[:6] for name in names)):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for name, row in zip(names, confusions, strict=True):
+            table.add_row(name[:10], *(str(value) if value else "." for value in row))
+        console.print(table, soft_wrap=False)
+        return
+    rows = zip(names, confusions, strict=True)
+    pairs = [(value, name, guess) for name, row in rows for guess, value in zip(names, row, strict=True)]
+    console.print("most frequent confusions:")
+    wrong = [pair for pair in pairs if pair[0] and pair[1] != pair[2]]
+    for value, name, guess in sorted(wrong, key=lambda pair: -pair[0])[:MOST_CLASSES]:
+        console.print(f"  {value:5} {name} taken for {guess}")
 
 
 # --- predict ---

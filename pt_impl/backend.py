@@ -15,7 +15,7 @@ from torch import multiprocessing
 from common.backend import Backend
 from common.experiment import Experiment
 from common.platform.ending import as_program, ctrl_c_waits, end_by_signal, take_signals
-from common.platform.errors import UserError, replica_ended_error
+from common.platform.errors import RunError, UserError, describe_signal
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.platform.rendezvous import LOOPBACK
@@ -216,7 +216,7 @@ def wait_for(ranks: multiprocessing.ProcessContext) -> None:
             sys.exit(error.exit_code)  # it has printed why
         if -error.exit_code in passed_on:
             end_by_signal(-error.exit_code)
-        raise replica_ended_error(error.error_index, error.exit_code) from None
+        raise RunError(f"replica {error.error_index} was ended by {describe_signal(-error.exit_code)}") from None
 
 
 BACKEND = PyTorch()

@@ -6,14 +6,13 @@ A folder contains `train_images.npy` and `test_images.npy`, uint8 or float32 (N,
 
 import hashlib
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from common.data.formats import Split
 from common.platform.errors import UserError
@@ -24,25 +23,17 @@ DATASET_FILE = "dataset.json"
 ARRAYS = [(part, kind) for part in ("train", "test") for kind in ("images", "labels")]
 SMALLEST_STD = 1e-6  # of a channel; one that is the same in all images is taken to have it
 WHITE = {"uint8": 255, "float32": 1}  # what the mean and the standard deviation of images of each type are divided by
-PIXELS_AT_A_TIME = 2**24  # pixel values that are read at a time: 16 MiB
+PIXELS_AT_A_TIME = 2**22  # pixel values that are converted to 64 bits at a time: 32 MiB
 
 
-class ArraysInfo(BaseModel):
-    """The content of `dataset.json`.
-
-    Attributes:
-      class_names: names of the classes, in the order of the labels.
-      mean, std: mean and standard deviation of each channel over the training images; those of uint8 divided by 255.
-      sha256: hex digest over dtypes, shapes and bytes of the four arrays.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class ArraysInfo(BaseModel, frozen=True, extra="forbid"):
+    """The content of `dataset.json`."""
 
     schema_version: Literal[1] = 1
-    class_names: ClassNames
-    mean: list[FiniteFloat]
+    class_names: ClassNames  # in the order of the labels
+    mean: list[FiniteFloat]  # of each channel over the training images; that of uint8 divided by 255, as is `std`
     std: list[Annotated[FiniteFloat, Field(ge=SMALLEST_STD)]]
-    sha256: str
+    sha256: str  # hex digest over dtypes, shapes and bytes of the four arrays
 
 
 def array_path(folder: Path, part: str, kind: str) -> Path:
@@ -60,12 +51,9 @@ def _read_info(folder: Path) -> ArraysInfo:
 def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, Split, Split]:
     """Description, training set and test set of a folder; the images are memory-mapped, not read.
 
-    Raises:
-      UserError: a file is missing, has another shape or dtype, or contains labels that have no class.
+    Raises UserError if a file is missing, has another shape or dtype, or contains labels that have no class.
     """
     info = _read_info(folder)
-    if len(info.mean) != len(info.std):
-        raise UserError(f"{folder / DATASET_FILE}: mean of {len(info.mean)} channels, std of {len(info.std)}")
     train, test = _read_split(folder, "train", info), _read_split(folder, "test", info)
     if (train[0].shape[1:], train[0].dtype) != (test[0].shape[1:], test[0].dtype):
         raise UserError(f"--data-dir {folder}: training and test images differ in size or type")
@@ -109,19 +97,16 @@ def check_arrays_checksum(folder: Path) -> None:
 
     This is done once for each state of the files: the user's cache folder holds what was found to be right.
 
-    Raises:
-      UserError: the arrays have changed since `dataset.json` was written.
+    Raises UserError if the arrays have changed since `dataset.json` was written.
     """
-    info, digest = _read_info(folder), hashlib.sha256()
+    info = _read_info(folder)
     stats = [array_path(folder, part, kind).stat() for part, kind in ARRAYS]
     stamps = [[stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for stat in stats]
     state = hashlib.sha256(json.dumps([info.sha256, stamps]).encode()).hexdigest()
     checked = user_cache() / "checked-arrays" / state
     if checked.exists():
         return
-    for *_, content in _pieces(folder):
-        digest.update(content.data)
-    if digest.hexdigest() != info.sha256:
+    if _sha256(folder) != info.sha256:
         raise UserError(f"--data-dir {folder}: its arrays have been changed since {DATASET_FILE} was written")
     with suppress(OSError):  # without it, the next run computes the checksum again
         checked.parent.mkdir(parents=True, exist_ok=True)
@@ -137,9 +122,8 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
         Networks get them normalised: less the mean of a channel, divided by its standard deviation.
       class_names: in the order of the labels; MAX_CLASSES at most.
 
-    Raises:
-      UserError: arrays of another type or shape, values that are not finite, labels without a class, names that are
-        no class names, or a folder that holds a data set.
+    Raises UserError for arrays of another type or shape, values that are not finite, labels without a class, names that
+    are no class names, or a folder that holds a data set.
     """
     if (folder / DATASET_FILE).exists():
         raise UserError(f"{folder}: holds a data set already; name another folder")
@@ -164,38 +148,24 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
 
 
 def write_arrays_info(folder: Path, class_names: list[str]) -> ArraysInfo:
-    """Reads the arrays in `folder` once, a piece at a time, and writes `dataset.json`."""
-    digest = hashlib.sha256()
-    sums = squares = np.zeros(1)
-    pixels = 0
-    for part, kind, content in _pieces(folder):
-        digest.update(content.data)
-        if (part, kind) == ("train", "images"):
-            flat = content.reshape(-1, content.shape[-1])
-            if flat.dtype == np.uint8:  # sums of counts are exact, and faster
-                counts = np.array([np.bincount(channel, minlength=256) for channel in flat.T])
-                values = np.arange(256) / WHITE["uint8"]
-                sums, squares = sums + counts @ values, squares + counts @ values**2
-            else:
-                values = flat.astype(np.float64)
-                sums, squares = sums + values.sum(axis=0), squares + (values**2).sum(axis=0)
-            pixels += len(flat)
-    mean = sums / pixels
-    std = np.maximum(np.sqrt(np.maximum(squares / pixels - mean**2, 0)), SMALLEST_STD)
-    info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=digest.hexdigest())
+    """Computes mean, standard deviation and checksum of the arrays in `folder`, and writes `dataset.json`."""
+    images = open_array(array_path(folder, "train", "images"))
+    sums = squares = np.zeros(images.shape[3])
+    rows = max(1, PIXELS_AT_A_TIME // int(np.prod(images.shape[1:])))
+    for start in range(0, len(images), rows):
+        values = images[start : start + rows].reshape(-1, images.shape[3]).astype(np.float64) / WHITE[images.dtype.name]
+        sums, squares = sums + values.sum(axis=0), squares + (values**2).sum(axis=0)
+    mean, square = (total / (images.size / images.shape[3]) for total in (sums, squares))
+    std = np.maximum(np.sqrt(np.maximum(square - mean**2, 0)), SMALLEST_STD)
+    info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=_sha256(folder))
     write_json_model(folder / DATASET_FILE, info)
     return info
 
 
-def _pieces(folder: Path) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    """Yields (part, kind, content) of all arrays, some rows at a time.
-
-    Before each array it yields a piece of kind "header", which contains the array's dtype and shape.
-    """
+def _sha256(folder: Path) -> str:
+    digest = hashlib.sha256()
     for part, kind in ARRAYS:
         array = open_array(array_path(folder, part, kind))
-        header = f"{part} {kind} {array.dtype.str} {array.shape}\n".encode()
-        yield part, "header", np.frombuffer(header, np.uint8)
-        rows = max(1, PIXELS_AT_A_TIME // max(1, int(np.prod(array.shape[1:]))))
-        for start in range(0, len(array), rows):
-            yield part, kind, np.ascontiguousarray(array[start : start + rows])
+        digest.update(f"{part} {kind} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+from pydantic import BaseModel, Field, FiniteFloat
 
 from common.data.arrays import WHITE
 from common.data.catalogue import DatasetEntry, dataset_entry
@@ -18,21 +18,13 @@ from common.spec.optimizers import float32
 from common.spec.options import ClassNames, DatasetName, ImageShape, TrainConfig
 
 
-class DataSpec(BaseModel):
-    """What a network is trained to take and to answer. It is kept in the file of the trained weights.
+class DataSpec(BaseModel, frozen=True, extra="forbid"):
+    """What a network is trained to take and to answer. It is kept in the file of the trained weights."""
 
-    Attributes:
-      image_shape: height, width and channels.
-      class_names: name of each class, in the order of the labels.
-      largest: the largest pixel value, which is white; 1 for images of float32, which have none.
-      shift, scale: for each channel. The input of a network is (image - shift) * scale, in the network's own precision.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    image_shape: ImageShape
-    class_names: ClassNames
-    largest: int = Field(gt=0, le=255)
+    image_shape: ImageShape  # height, width and channels
+    class_names: ClassNames  # in the order of the labels
+    largest: int = Field(gt=0, le=255)  # the largest pixel value, which is white; 1 for images of float32
+    # For each channel. The input of a network is (image - shift) * scale, in the network's own precision.
     shift: list[FiniteFloat]
     scale: list[Annotated[FiniteFloat, Field(gt=0)]]
 
@@ -40,12 +32,6 @@ class DataSpec(BaseModel):
     def is_float(self) -> bool:
         """Whether the images are float32, and so no pictures."""
         return self.largest == WHITE["float32"]
-
-    @model_validator(mode="after")
-    def _is_of_all_channels(self) -> "DataSpec":
-        if not len(self.shift) == len(self.scale) == self.image_shape[2]:
-            raise ValueError(f"shift and scale should have {self.image_shape[2]} channels")
-        return self
 
 
 @dataclass(frozen=True)
@@ -114,8 +100,7 @@ def _spec(entry: DatasetEntry) -> DataSpec:
 def load_dataset(config: TrainConfig) -> Dataset:
     """Reads, downloads or makes the data set of `config`; every call returns the same bytes.
 
-    Raises:
-      UserError: files are damaged or unavailable, or there are fewer examples than asked for.
+    Raises UserError if files are damaged or unavailable, or there are fewer examples than asked for.
     """
     entry = dataset_entry(config)
     train, test = entry.read(config.data_dir)

@@ -52,8 +52,8 @@ class Source:
     def fetch(self, data_dir: Path) -> dict[str, Path]:
         """File name -> path of all files; downloads those that are missing.
 
-        Raises:
-          UserError: the folder can't be written to, or no URL worked; the message then names every URL with its error.
+        Raises UserError if the folder can't be written to, or no URL worked; the message then names every URL with its
+        error.
         """
         if not self.is_complete(data_dir):
             folder = data_dir / self.folder
@@ -72,8 +72,7 @@ class Source:
     def read(self, data_dir: Path) -> Iterator[tuple[str, bytes]]:
         """Yields (path, checked content) of all files in the order of `md5`; downloads those that are missing.
 
-        Raises:
-          UserError: a file is damaged; or as `fetch`.
+        Raises UserError if a file is damaged; or as `fetch`.
         """
         for name, path in self.fetch(data_dir).items():
             content = read_bytes(path)

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -42,34 +42,27 @@ LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unread
 TO_DO, DONE, UNREADABLE = 0, 1, 2  # the status of an image; one that is done also has the flags of `Remark`
 
 
-class ImageFolderConfig(BaseModel):
+class ImageFolderConfig(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True):
     """The options of make_dataset.py; `python make_dataset.py --help` prints them all."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    images: Path = Field(
-        description="folder with a sub-folder for each class; or with folders for training and testing (train and"
-        " test or val, or such as training_set and test_set) that hold such sub-folders"
-    )
-    output: Path = Field(description="folder for the arrays, to be given as --data-dir with --dataset arrays")
-    image_shape: ImageShape = Field(
-        (64, 64, 3), description="height, width and channels (1 or 3) that every image is brought to"
-    )
-    fit: Fit = Field(
-        "crop", description="where an image has another shape: cut what is too much, pad with black, or stretch"
-    )
-    test_share: float = Field(
-        0.2, gt=0, lt=1, description="share of each class used for testing, if there is no folder test or val"
-    )
-    seed: int = Field(0, ge=0, lt=2**63, description="seed for choosing those test images")
-    unreadable: Literal["refuse", "skip"] = Field(
-        "refuse",
-        description="what to do with images that can't be read, which are always listed; refuse: make no"
-        " data set; skip: leave them out",
-    )
-    jobs: Literal["auto"] | Annotated[int, Field(gt=0, le=1024)] = Field(
-        "auto", description="processes; auto: one for each core"
-    )
+    images: Path
+    """folder with a sub-folder for each class; or with folders for training and testing (train and test or val, or such
+    as training_set and test_set) that hold such sub-folders"""
+    output: Path
+    """folder for the arrays, to be given as --data-dir with --dataset arrays"""
+    image_shape: ImageShape = (64, 64, 3)
+    """height, width and channels (1 or 3) that every image is brought to"""
+    fit: Fit = "crop"
+    """where an image has another shape: cut what is too much, pad with black, or stretch"""
+    test_share: float = Field(0.2, gt=0, lt=1)
+    """share of each class used for testing, if there is no folder test or val"""
+    seed: int = Field(0, ge=0, lt=2**63)
+    """seed for choosing those test images"""
+    unreadable: Literal["refuse", "skip"] = "refuse"
+    """what to do with images that can't be read, which are always listed; refuse: make no data set; skip: leave them
+    out"""
+    jobs: Literal["auto"] | Annotated[int, Field(gt=0, le=1024)] = "auto"
+    """processes; auto: one for each core"""
 
     @model_validator(mode="after")
     def _channels(self) -> "ImageFolderConfig":
@@ -203,9 +196,8 @@ def _files(source: Path, folder: str, left_out: list[str]) -> list[str]:
 def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
     """Makes the data set, or continues an interrupted conversion.
 
-    Raises:
-      UserError: there are no images; some can't be read, with `--unreadable refuse`; or the output folder has other
-        content.
+    Raises UserError if there are no images; some can't be read, with `--unreadable refuse`; or the output folder has
+    other content.
     """
     listing = list_images(config)
     if left_out := len(listing.left_out):
@@ -348,13 +340,11 @@ def _reason(config: ImageFolderConfig, path: str) -> str:
 
 
 def _leave_out(path: Path, keep: NDArray[np.bool_]) -> None:
-    """Rewrites an array with only the rows of `keep`, a piece at a time. The file changes completely or not at all."""
-    array = np.load(path, mmap_mode="r", allow_pickle=False)
-    if len(array) == keep.sum():
+    """Rewrites an array with only the rows of `keep`. The file changes completely or not at all."""
+    if keep.all():
         return
-    kept = np.flatnonzero(keep)
+    array = open_memmap(path, "r")
     with write_file_atomically(path) as temporary:
-        shorter = open_memmap(temporary, "w+", array.dtype, (len(kept), *array.shape[1:]))
-        for start in range(0, len(kept), 1024):
-            shorter[start : start + 1024] = array[kept[start : start + 1024]]
+        shorter = open_memmap(temporary, "w+", array.dtype, (int(keep.sum()), *array.shape[1:]))
+        np.take(array, np.flatnonzero(keep), axis=0, out=shorter, mode="clip")  # with "raise" NumPy would buffer all
         shorter.flush()

@@ -84,6 +84,7 @@ def describe_options(schema: type[BaseModel]) -> set[str]:
             switches.add(option_name(name))
         field.metadata.append(
             Parameter(
+                help=" ".join((field.description or "").split()),
                 group=groups["most used"] if shown == "first" else by_kind.get(extra.get("kind"), groups["options"]),
                 show=shown != "never",
                 consume_multiple=True,

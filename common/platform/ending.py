@@ -27,23 +27,11 @@ FIRST_SECONDS = 3.0
 PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent ends
 
 
-class HeldSignal:
-    """A signal that asked this process to end while the program was inside `hold_signals`.
-
-    Attributes:
-      number: the signal's number; None until a signal arrives.
-      since: when it arrived, on the monotonic clock.
-    """
-
-    number: int | None = None
-    since = 0.0
-
-
 class _Own:
     """What a signal finds of this process."""
 
     program: str | None = None  # its name, if this process prints the line about a signal
-    held: HeldSignal | None = None  # inside `hold_signals`
+    held: dict[int, float] | None = None  # inside `hold_signals`: a signal -> when it arrived, on the monotonic clock
 
 
 @contextmanager
@@ -121,10 +109,9 @@ def end_with_parent() -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     held, now = _Own.held, time.monotonic()
-    if held is None or (held.number is not None and now - held.since >= SAME_SECONDS):
+    if held is None or any(now - arrived >= SAME_SECONDS for arrived in held.values()):
         end_by_signal(number)
-    if held.number is None:
-        held.number, held.since = number, now
+    held.setdefault(number, now)
 
 
 def take_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers = _end) -> None:
@@ -159,14 +146,16 @@ def ctrl_c_waits() -> Iterator[None]:
 
 
 @contextmanager
-def hold_signals() -> Iterator[HeldSignal]:
+def hold_signals() -> Iterator[dict[int, float]]:
     """Postpones a signal that asks this process to end, so that the program can end where it can be resumed.
+
+    Yields the signals that have arrived, and when.
 
     A second signal ends it at once. After a `StoppedAtCheckpoint` further signals are ignored.
     """
-    _Own.held = HeldSignal()
+    held = _Own.held = {}
     try:
-        yield _Own.held
+        yield held
     except StoppedAtCheckpoint:
         take_signals(signal.SIG_IGN)
         raise

@@ -2,8 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 # The usual cause when one of these signals ends a process.
@@ -13,7 +11,6 @@ SIGNAL_MEANINGS = {
     "SIGILL": "an instruction that the processor does not execute, perhaps one that a virtual machine announces",
     "SIGABRT": "a library gave up; its last lines say why",
     "SIGBUS": "shared memory, or the disk under a mapped file, has run out",
-    "SIGFPE": "an integer was divided by zero",
     "SIGKILL": "the system was out of memory, or somebody killed it",
     "SIGSEGV": "memory that is not its own was touched: a defect in compiled code",
     "SIGTERM": "it was asked to end, by somebody or by a scheduler",
@@ -39,62 +36,31 @@ class StoppedAtCheckpoint(BaseException):
     exit_status = os.EX_TEMPFAIL  # "temporary failure": the run may be started again
 
     def __init__(self, number: int, checkpoint: Path) -> None:
-        super().__init__(number)
         self.number, self.checkpoint = number, checkpoint
 
 
-class DivergedError(UserError):
-    """A training has produced a loss, or a trained network logits, that are not finite; there is no result."""
+class RunError(UserError):
+    """A run that was correctly started has failed; for instance, one of its processes has ended before the others."""
 
     exit_status = 1
+
+
+class DivergedError(RunError):
+    """A training has produced a loss, or a trained network logits, that are not finite; there is no result."""
+
     met_by_all = True
 
 
-class ReplicaError(UserError):
-    """A process of the run has ended before the others, for an outside reason such as too little memory."""
-
-    exit_status = 1
-
-
-class FileError(UserError):
+class FileError(RunError):
     """A file that can't be written: no space, no permission, or its folder no longer exists."""
 
-    exit_status = 1
 
-
-class OutOfMemoryError(UserError):
+class OutOfMemoryError(RunError):
     """A device has run out of memory. This may happen in one replica only, so each replica prints the error itself."""
-
-    exit_status = 1
-
-
-def replica_ended_error(rank: int, status: int) -> ReplicaError:
-    """The error for a process that a signal has ended; `status` is its exit status, as `subprocess` gives it."""
-    return ReplicaError(f"replica {rank} was ended by {describe_signal(-status)}")
-
-
-@contextmanager
-def lost_process_as_user_error(lost: Callable[[Exception], bool]) -> Iterator[None]:
-    """Replaces a framework's connection error by a ReplicaError.
-
-    Args:
-      lost: whether an exception means that another process of the run can no longer be reached.
-    """
-    try:
-        yield
-    except Exception as error:
-        if not lost(error):
-            raise
-        raise ReplicaError(
-            "another process of this run has ended or can't be reached; its own output, or its node, may say why"
-        ) from None
 
 
 def describe_signal(number: int) -> str:
     """The signal that ended a process, for messages: `signal 4 (SIGILL: an instruction that ...)`."""
-    try:
-        name = signal.Signals(number).name
-    except ValueError:  # it has no name
-        return f"signal {number}"
+    name = signal.Signals(number).name
     meaning = SIGNAL_MEANINGS.get(name)
     return f"signal {number} ({name}: {meaning})" if meaning else f"signal {number} ({name})"

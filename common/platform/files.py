@@ -30,8 +30,7 @@ Model = TypeVar("Model", bound=BaseModel)
 def write_file_atomically(path: Path) -> Iterator[Path]:
     """Yields a temporary path to write to and renames it to `path` on success, so that readers never see half a file.
 
-    Raises:
-      FileError: the file can't be written.
+    Raises FileError if the file can't be written.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # a unique name, also on a shared disk
     try:
@@ -99,6 +98,7 @@ def lock_file(path: Path, wait: bool) -> IO[bytes]:
 # As large as the whole numbers of arrays and tables may be.
 Natural = Annotated[int, Field(ge=0, lt=2**63)]
 Count = Annotated[int, Field(gt=0, lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 # --- Text, bytes and JSON ---
@@ -124,8 +124,8 @@ def write_json_model(path: Path, model: BaseModel) -> None:
 def read_json_model(schema: type[Model], path: Path, prefix: str = "") -> Model:
     """Reads a JSON file that follows `schema`.
 
-    Raises:
-      UserError: the file is missing or can't be read (the message begins with `prefix`), or it breaks the schema.
+    Raises UserError if the file is missing or can't be read (the message begins with `prefix`), or it breaks the
+    schema.
     """
     try:
         return schema.model_validate_json(path.read_bytes().decode())

@@ -11,12 +11,12 @@ from common.platform.errors import UserError
 # The environment variable that names the process of this project that started this one, `PID@HOST`: `end_with_starter`.
 STARTED_BY = "STARTED_BY_PROCESS"
 
-# Environment variables that launchers set for the processes that they start.
-LAUNCHER_VARIABLES = (
+# How the names of environment variables begin that launchers set for the processes that they start.
+LAUNCHER_PREFIXES = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
-    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TF_CONFIG"),
+    *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_", "TF_CONFIG", "OMPI_", "PMIX_"),
+    *("SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
 )
-LAUNCHER_PREFIXES = ("OMPI_", "PMIX_", "SLURM_STEP", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 LARGEST_STEP = 0xFFFFFFF0  # Slurm's step ids from here on mean a job's own script, a shell, ...: not a step of srun
 
 Starter = Literal["user", "torchrun", "Lightning", "Slurm", "Open MPI", "TF_CONFIG"]
@@ -24,16 +24,13 @@ EVENLY: dict[Starter, str] = {  # how a launcher starts equally many processes o
     "torchrun": "give the same --nproc-per-node on every node",
     "Open MPI": "use mpirun --map-by slot, with a multiple of the number of nodes",
     "Slurm": "use srun --distribution=block, with a multiple of the number of nodes",
+    "TF_CONFIG": "list equally many workers of each node, one node after the other",
 }
 
 
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without launchers' variables, for a program that starts its own processes."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name not in LAUNCHER_VARIABLES and not name.startswith(LAUNCHER_PREFIXES)
-    }
+    return {name: value for name, value in environment.items() if not name.startswith(LAUNCHER_PREFIXES)}
 
 
 @dataclass(frozen=True)
@@ -60,11 +57,7 @@ class Launch:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> "Launch":
-        """The launch of this process.
-
-        Raises:
-          UserError: a variable has an invalid value, or is set although no launcher has started this process.
-        """
+        """Raises UserError if a variable has an invalid value, or is set although there is no launcher."""
         if "TORCHELASTIC_RUN_ID" in environment:
             numbers = _numbers(environment, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
             return cls._of_launcher("torchrun", *numbers)
@@ -83,10 +76,9 @@ class Launch:
         if "TF_CONFIG" in environment:
             addresses, rank = read_tf_config(environment["TF_CONFIG"])
             hosts = [host for host, _ in addresses]
-            own, nodes_of = hosts[rank], list(dict.fromkeys(hosts))
+            own = hosts[rank]
             if len(hosts) > 1:
-                local_rank, node = hosts[:rank].count(own), nodes_of.index(own)
-                return cls("TF_CONFIG", rank, local_rank, len(hosts), hosts.count(own), node, len(nodes_of))
+                return cls._of_launcher("TF_CONFIG", rank, hosts[:rank].count(own), len(hosts), hosts.count(own))
         for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"):
             if name in environment and STARTED_BY not in environment:
                 raise UserError(
@@ -125,20 +117,18 @@ class Launch:
 def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
     """Reads the variable TF_CONFIG of TensorFlow: (host, port) of each worker, a chief first; and this worker's index.
 
-    Source: TensorFlow's guide to multi-worker training; TFConfigClusterResolver.
-
-    Raises:
-      UserError: the value is not such JSON, or has tasks that take no part in synchronous training.
+    Source: TensorFlow's guide to multi-worker training; TFConfigClusterResolver. Raises UserError if the value is not
+    such JSON, or has tasks that take no part in synchronous training.
     """
     try:
         config = json.loads(text)
         chiefs, workers = (config["cluster"].pop(kind, []) for kind in ("chief", "worker"))
-        nodes = [address.rpartition(":") for address in (*chiefs, *workers)]
+        addresses = [(host, int(port)) for host, _, port in (address.rpartition(":") for address in chiefs + workers)]
         index = int(config["task"]["index"]) + {"chief": 0, "worker": len(chiefs)}[config["task"]["type"]]
-        if config["cluster"] or not 0 <= index < len(nodes) or not all(host for host, _, _ in nodes):
+        if config["cluster"] or not 0 <= index < len(addresses):
             raise ValueError
-        return [(host, int(port)) for host, _, port in nodes], index
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return addresses, index
+    except (ValueError, KeyError, TypeError, AttributeError):
         form = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}'
         form += ", of types worker and chief alone, with the task in the cluster"
         raise UserError(f"TF_CONFIG {text[:80]}: this variable of the environment should be {form}") from None

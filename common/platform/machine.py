@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from common.platform.control_groups import cpu_quota
 from common.platform.errors import UserError
@@ -21,7 +21,7 @@ from common.platform.processor import cpu_name as cpu_name
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-class Machine(BaseModel):
+class Machine(BaseModel, frozen=True, extra="forbid"):
     """The machine on which a run was made, described without any framework.
 
     Attributes:
@@ -30,8 +30,6 @@ class Machine(BaseModel):
       cores: number of cores that the run may use; `all_cores` is the number of all cores.
       system: the operating system with its kernel.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     hostname: str
     processor: str

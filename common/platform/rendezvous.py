@@ -5,6 +5,7 @@ import re
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 
 import psutil
@@ -14,18 +15,13 @@ from common.platform.launch import Launch, read_tf_config
 
 LOOPBACK = "127.0.0.1"
 FIRST_PORT, NUM_PORTS = 15000, 15000  # ports for Slurm, chosen by the job id; below those of outgoing connections
-INSTALL_MPI = "pip install -r requirements/mpi.txt -c constraints.txt"
 
 
 @cache
 def find_rendezvous(launch: Launch) -> tuple[str, int]:
     """Host and port at which the first process of the run listens; LOOPBACK if all processes are on one node.
 
-    These are MASTER_ADDR and MASTER_PORT, if both are set. Otherwise Slurm uses the first node and a port computed from
-    the job id, Open MPI an address that the processes exchange over MPI, and TF_CONFIG the address of its first worker.
-
-    Raises:
-      UserError: the address is unknown.
+    These are MASTER_ADDR and MASTER_PORT, if both are set, otherwise the first of `addresses`.
     """
     host, text = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if host and text:
@@ -41,8 +37,8 @@ def find_rendezvous(launch: Launch) -> tuple[str, int]:
 def addresses(launch: Launch) -> list[tuple[str, int]]:
     """Host and port of each process of the run, in the order of their ranks.
 
-    Raises:
-      UserError: the launcher does not tell a process the addresses of the others.
+    TF_CONFIG names them. With Slurm they are the nodes and ports computed from the job id; with Open MPI the processes
+    exchange them. Raises UserError if the launcher does not tell a process the addresses of the others.
     """
     if launch.started_by == "TF_CONFIG":
         return read_tf_config(os.environ["TF_CONFIG"])[0]
@@ -57,11 +53,15 @@ def addresses(launch: Launch) -> list[tuple[str, int]]:
 
 def _of_slurm(launch: Launch) -> list[tuple[str, int]]:
     nodes = os.environ["SLURM_STEP_NODELIST"]
+    shown, names = "", ""
+    with suppress(OSError):
+        shown, names = (
+            subprocess.run(["scontrol", *words], capture_output=True, text=True).stdout
+            for words in (["--oneliner", "show", "nodes", nodes], ["show", "hostnames", nodes])
+        )
     # Addresses at which Slurm reaches the nodes; a node's name in Slurm need not be a host name in the network.
-    shown = _scontrol("--oneliner", "show", "nodes", nodes)
     address_of = dict(re.findall(r"^NodeName=(\S+).*? NodeAddr=(\S+)", shown, re.MULTILINE))
-    names = _scontrol("show", "hostnames", nodes).split()
-    hosts = [address_of[name] for name in names if name in address_of]
+    hosts = [address_of[name] for name in names.split() if name in address_of]
     if len(hosts) != launch.num_nodes:
         raise UserError(f"SLURM_STEP_NODELIST {nodes}: scontrol does not say where these nodes are")
     assert launch.world_size is not None and launch.local_world_size is not None
@@ -73,34 +73,20 @@ def _of_slurm(launch: Launch) -> list[tuple[str, int]]:
     ]
 
 
-def _scontrol(*words: str) -> str:
-    """The output of scontrol; empty if it can't be run."""
-    try:
-        return subprocess.run(["scontrol", *words], capture_output=True, text=True).stdout
-    except OSError:
-        return ""
-
-
 def _of_mpi(launch: Launch) -> list[tuple[str, int]]:
     """Exchanges the addresses over MPI, then leaves MPI, since the frameworks communicate in their own ways."""
     try:
-        import mpi4py
+        from mpi4py import MPI
     except ImportError:
         raise UserError(
-            f"mpirun has started {launch.world_size} processes, which find each other with mpi4py: {INSTALL_MPI}"
+            f"mpirun has started {launch.world_size} processes, which find each other with mpi4py:"
+            " pip install -r requirements/mpi.txt -c constraints.txt"
         ) from None
-    mpi4py.rc.initialize = False
-    from mpi4py import MPI
-
-    MPI.Init()
     with socket.create_server(("", 0)) as listener:
         own = MPI.Get_processor_name(), listener.getsockname()[1]
         gathered = MPI.COMM_WORLD.allgather(own)
     MPI.Finalize()
     return [(str(host), int(port)) for host, port in gathered]
-
-
-# --- Networks ---
 
 
 def find_interface(num_nodes: int) -> str | None:
@@ -111,23 +97,13 @@ def find_interface(num_nodes: int) -> str | None:
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     if num_nodes == 1:
         return loopback
-    statistics = psutil.net_if_stats()
-    own = {
-        name: [address.address for address in found if address.family == socket.AF_INET]
-        for name, found in psutil.net_if_addrs().items()
-        if name != loopback and name in statistics and statistics[name].isup
-    }
-    towards = _own_address_towards(os.environ.get("MASTER_ADDR", ""))
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup} - {loopback}
+    own = [(name, address) for name, found in psutil.net_if_addrs().items() if name in up for address in found]
+    name_of = {address.address: name for name, address in own if address.family == socket.AF_INET}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect((os.environ.get("MASTER_ADDR", ""), 9))  # sends nothing, but chooses this machine's own address
+        if (towards := probe.getsockname()[0]) in name_of:
+            return name_of[towards]
     # The first node's own name often resolves to its loopback address, which other nodes can't reach.
-    others = [name for name, found in own.items() if towards in found] or [name for name, found in own.items() if found]
-    return others[0] if len(others) == 1 else loopback if not others else None
-
-
-def _own_address_towards(host: str) -> str | None:
-    """The address of this machine from which it would send to `host`; None if that is unknown."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, 9))  # sends nothing: the system only chooses the local address
-        except OSError:
-            return None
-        return str(probe.getsockname()[0])
+    others = {*name_of.values()}
+    return loopback if not others else others.pop() if len(others) == 1 else None

@@ -6,7 +6,6 @@ all steps so far), `checkpoint.json` (`Checkpoint`) and `checksums.sha256`, whic
 
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import sys
@@ -19,11 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from common.experiment import Experiment
 from common.platform.cli import as_typed, option_name
-from common.platform.ending import STOP_SIGNALS, HeldSignal
+from common.platform.ending import STOP_SIGNALS
 from common.platform.errors import UserError
 from common.platform.files import (
     Count,
@@ -46,29 +45,17 @@ FILES = (STATE_FILE, LOSSES_FILE, CHECKPOINT_FILE)
 KEPT = 3  # the latest checkpoints of a run that stay
 
 
-class Checkpoint(BaseModel):
-    """The content of `checkpoint.json`: what a run had recorded when the checkpoint was made.
-
-    Attributes:
-      implementation: name of the implementation that made it, such as `pt`.
-      config: configuration of the run.
-      data_sha256: hex digest over the training and test arrays.
-      step: number of steps done.
-      epochs: the finished epochs.
-      epoch_correct: number of correct answers in the steps so far of the unfinished epoch.
-      epoch_seconds: training seconds of these steps.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Checkpoint(BaseModel, frozen=True, extra="forbid"):
+    """The content of `checkpoint.json`: what a run had recorded when the checkpoint was made."""
 
     schema_version: Literal[1] = 1
-    implementation: str
+    implementation: str  # that made it, such as `pt`
     config: TrainConfig
-    data_sha256: str
-    step: Count
-    epochs: list[EpochLine]
-    epoch_correct: Natural
-    epoch_seconds: float = Field(ge=0)
+    data_sha256: str  # hex digest over the training and test arrays
+    step: Count  # number of steps done
+    epochs: list[EpochLine]  # the finished ones
+    epoch_correct: Natural  # number of correct answers in the steps so far of the unfinished epoch
+    epoch_seconds: float = Field(ge=0)  # training seconds of these steps
 
 
 def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> Path:
@@ -76,8 +63,7 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[flo
 
     Only the latest KEPT checkpoints stay, this one included.
 
-    Raises:
-      FileError: the checkpoint can't be written.
+    Raises FileError if the checkpoint can't be written.
     """
     folder = checkpoint_dir(run_dir, checkpoint.step)
     aside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
@@ -87,8 +73,7 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[flo
             write_safetensors(aside / STATE_FILE, state.to_arrays())
             write_safetensors(aside / LOSSES_FILE, {"losses": np.array(losses, np.float64)})
             write_json_model(aside / CHECKPOINT_FILE, checkpoint)
-            sums = [f"{_sha256(aside / name)}  {name}\n" for name in FILES]
-            (aside / CHECKSUMS_FILE).write_text("".join(sums))
+            (aside / CHECKSUMS_FILE).write_text(_checksums(aside))
             for path in [*aside.iterdir(), aside]:
                 _flush(path)
             if folder.exists():  # the run was resumed from an earlier checkpoint
@@ -112,9 +97,13 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _checksums(folder: Path) -> str:
+    """What belongs into the file of checksums. Raises OSError if a file can't be read."""
+    lines = []
+    for name in FILES:
+        with (folder / name).open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    return "".join(lines)
 
 
 def checkpoint_dir(run_dir: Path, step: int) -> Path:
@@ -123,26 +112,19 @@ def checkpoint_dir(run_dir: Path, step: int) -> Path:
 
 def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
     """Folders of a run's checkpoints, the latest first."""
-    folders = [path for path in run_dir.glob(f"{CHECKPOINTS_DIR}/step-*") if re.fullmatch(r"step-\d+", path.name)]
-    yield from sorted(folders, key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+    yield from sorted(run_dir.glob(f"{CHECKPOINTS_DIR}/step-*"), reverse=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
     """A checkpoint and the losses of all steps so far. Raises UserError if a file is missing, damaged or invalid."""
     checkpoint = read_json_model(Checkpoint, folder / CHECKPOINT_FILE)
     try:
-        sums = (folder / CHECKSUMS_FILE).read_bytes()
-        expected = "".join(f"{_sha256(folder / name)}  {name}\n" for name in FILES)
+        is_whole = (folder / CHECKSUMS_FILE).read_bytes() == _checksums(folder).encode()
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    if sums != expected.encode():
+    if not is_whole:
         raise UserError(f"{folder / CHECKSUMS_FILE}: does not match the files beside it; one of them is damaged")
-    losses = read_safetensors(folder / LOSSES_FILE).get("losses", np.zeros(0))
-    if losses.dtype != np.float64 or losses.shape != (checkpoint.step,):
-        raise UserError(
-            f"{folder / LOSSES_FILE}: {losses.dtype} {losses.shape}, should be float64 ({checkpoint.step},)"
-        )
-    return checkpoint, losses.tolist()
+    return checkpoint, read_safetensors(folder / LOSSES_FILE)["losses"].tolist()
 
 
 def has_whole_checkpoint(run_dir: Path) -> bool:
@@ -165,8 +147,7 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
 
     Its `resume` option is then the checkpoint's folder.
 
-    Raises:
-      UserError: there is no checkpoint, none is complete, or it belongs to another training.
+    Raises UserError if there is no checkpoint, none is complete, or it belongs to another training.
     """
     config = experiment.config
     if config.resume is None:
@@ -185,8 +166,6 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
             checkpoint, _ = read_checkpoint(folder)
             check_training(experiment, checkpoint)
             state = read_checkpoint_state(experiment, folder / STATE_FILE)
-            if state.step != checkpoint.step:
-                raise UserError("its files are of different steps")
         except UserError as error:
             reasons.append(f"{folder.name}: {error}")
             continue
@@ -214,7 +193,7 @@ def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
     """Raises UserError if the checkpoint belongs to another training than `experiment`."""
     new, old = experiment.config, checkpoint.config
     kept = [name for name in TrainConfig.model_fields if name not in options_of_kind(TrainConfig, *MAY_DIFFER)]
-    plan, step = experiment.plan, checkpoint.step
+    step = checkpoint.step
     for name in [*kept, "precision"]:
         if getattr(new, name) != getattr(old, name):
             if name in MAY_BE_LONGER and _same_rates(experiment, old, step):
@@ -228,10 +207,8 @@ def check_training(experiment: Experiment, checkpoint: Checkpoint) -> None:
         raise UserError(f"was made with --initial-weights {was}, not {wanted}")
     if experiment.dataset.sha256 != checkpoint.data_sha256:
         raise UserError("was made with other data")
-    if step >= plan.total_steps:
+    if step >= experiment.plan.total_steps:
         raise UserError(f"its training is complete with step {step}; a larger --epochs trains it longer")
-    if len(checkpoint.epochs) != step // plan.steps_per_epoch:
-        raise UserError(f"its {len(checkpoint.epochs)} finished epochs do not fit step {step} of {plan.total_steps}")
 
 
 # --- When they are made ---
@@ -255,7 +232,7 @@ class Checkpointer:
         """`writes`: whether this process writes the files of the run."""
         self.every, self.plan, self.writes = config.checkpoint_every, plan, writes
         self.run_dir = config.run_dir or Path()
-        self.held = HeldSignal()
+        self.held: dict[int, float] = {}  # see `common.platform.ending.hold_signals`
         self.due, self.signal = False, 0
         self.next_vote = plan.first_step + 1
         self._looked = plan.first_step - 1
@@ -278,20 +255,19 @@ class Checkpointer:
         """This process's vote: which signal it has received and, if it writes, the steps until the next vote."""
         if self.every is None:
             return []
-        now = time.monotonic()
-        steps = max(1, done - self._voted)
+        now, steps = time.monotonic(), max(1, done - self._voted)
         again = min(2 * steps, max(1, int(VOTE_SECONDS * steps / max(1e-9, now - self._voted_at))))
         self._voted, self._voted_at = done, now
-        return [*(float(self.held.number == signal) for signal in STOP_SIGNALS), float(again if self.writes else 0)]
+        return [*(float(signal in self.held) for signal in STOP_SIGNALS), float(again if self.writes else 0)]
 
     def agree(self, done: int, votes: Sequence[float]) -> None:
         """Applies the result of a vote; `votes` are the sums of all processes' votes."""
         if self.every is None:
             return
-        *signals, steps = votes
+        *received, steps = votes
         self.next_vote = done + int(steps)
-        if any(signals) and not self.signal:
-            self.signal = STOP_SIGNALS[max(range(len(signals)), key=signals.__getitem__)]
+        if any(received) and not self.signal:
+            self.signal = STOP_SIGNALS[int(np.argmax(received))]
 
     def look(self, done: int, evaluated: bool = False) -> None:
         """Decides whether a checkpoint is due after step `done`, or after the evaluation that follows it.

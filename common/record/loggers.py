@@ -17,7 +17,6 @@ from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochL
 from common.record.sinks import Sink
 from common.spec.options import LoggerName
 
-PACKAGES: dict[LoggerName, str] = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 PROJECT = "one-cnn-three-frameworks"  # of Weights & Biases, unless WANDB_PROJECT names another
 Numbers = dict[str, float]
 
@@ -25,27 +24,26 @@ Numbers = dict[str, float]
 def check_loggers(names: Sequence[LoggerName]) -> None:
     """Raises UserError if the package of a tool is not installed; imports none of them."""
     for name in names:
-        if importlib.util.find_spec(PACKAGES[name]) is None:
-            raise UserError(
-                f"--logger {name}: {PACKAGES[name]} is not installed; pip install -r requirements/loggers.txt"
-            )
+        package = LOGGERS[name].package
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"--logger {name}: {package} is not installed; pip install -r requirements/loggers.txt")
 
 
 class Logger(Sink):
     """What both tools get. An error of the tool ends the run with a line that names it."""
 
     name: LoggerName
+    package: str
 
     def __init__(self, implementation: str, run_dir: Path) -> None:
         self.implementation, self.run_dir = implementation, run_dir
-        self.begun = self.succeeded = False
+        self.succeeded = False
 
     def start(self, experiment: Experiment) -> None:
         self.experiment = experiment
-        options = {"implementation": self.implementation, **experiment.config.training_fields()}
-        options = {name: str(value) if isinstance(value, list | dict) else value for name, value in options.items()}
-        self.call(self.begin, options)
-        self.begun = True
+        options = experiment.config.training_fields()
+        options = {name: str(value) if isinstance(value, list) else value for name, value in options.items()}
+        self.call(self.begin, {"implementation": self.implementation, **options})
 
     def steps(self, done: int, losses: Sequence[float], images_per_second: float | None) -> None:
         rates = self.experiment.update_rule.learning_rates
@@ -66,8 +64,7 @@ class Logger(Sink):
         self.succeeded = True
 
     def close(self) -> None:
-        if self.begun:
-            self.call(self.leave)
+        self.call(self.leave)
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
@@ -94,7 +91,7 @@ class TensorBoardLogger(Logger):
     tensorboardX writes them: TensorFlow's and torch's own writers would load their framework in runs of another one.
     """
 
-    name = "tensorboard"
+    name, package = "tensorboard", "tensorboardX"
 
     def begin(self, options: dict[str, Any]) -> None:
         # tensorboardX imports torch, if it is installed, to support tensors. Here it gets none, so torch is not loaded.
@@ -127,7 +124,7 @@ class TensorBoardLogger(Logger):
 class WandbLogger(Logger):
     """Weights & Biases. Works offline if nobody is logged in; `wandb sync FOLDER` sends the run later."""
 
-    name = "wandb"
+    name, package = "wandb", "wandb"
 
     def begin(self, options: dict[str, Any]) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when it is imported

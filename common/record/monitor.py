@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ class Monitor:
     def __init__(self, first_pid: int, num_gpus: int) -> None:
         self._first_pid = first_pid
         gpus = visible_gpus(num_gpus)
-        self.energy = EnergyMeter(gpu_energy_counters(gpus) if num_gpus else cpu_energy_counters())
+        self.energy = gpu_energy_meter(gpus) if num_gpus else cpu_energy_meter()
         self._since: NDArray[np.floating] | None = None  # None: paused
         self._gpu_shares: list[float] = []
         if gpus:
@@ -73,8 +72,7 @@ class Monitor:
         seconds, own, _ = self._all
         cpu = own / seconds / num_cores() if seconds >= LEAST_SECONDS else None
         gpu = sum(self._gpu_shares) / len(self._gpu_shares) if self._gpu_shares else None
-        other_load = shares_of_cores(self._all)[1]
-        values = (peak_memory_bytes(self._first_pid), self.energy.joules, cpu, gpu, other_load)
+        values = (peak_memory_bytes(self._first_pid), self.energy.joules, cpu, gpu, shares_of_cores(self._all)[1])
         return dict(zip(MEASURED, values, strict=True))
 
 
@@ -101,39 +99,32 @@ def machine_busy_seconds() -> float:
 # --- Energy ---
 
 
-@dataclass(frozen=True)
-class Counter:
-    """An energy counter for a part of the machine, in joules. When it reaches `wrap`, it starts again from 0."""
-
-    source: str
-    read: Callable[[], float]
-    wrap: float = 0.0
-
-
 class EnergyMeter:
     """Measures energy between `resume` and `pause`, which may be called any number of times.
+
+    Args:
+      read: returns the counters of the parts of the machine, in joules.
+      wrap: joules at which each counter starts again from 0.
 
     Attributes:
       source: `RAPL` or `NVML`; None if the machine does not measure energy.
       joules: energy so far; None if the machine does not measure it.
     """
 
-    def __init__(self, counters: list[Counter]) -> None:
-        self._counters = counters
-        self._last: list[float] | None = None
-        self.source = counters[0].source if counters else None
-        self.joules: float | None = 0.0 if counters else None
+    def __init__(self, source: str | None, read: Callable[[], NDArray[Any]], wrap: NDArray[Any] | float = 0.0) -> None:
+        self.source, self._read, self._wrap = source, read, wrap
+        self._last: NDArray[Any] | None = None
+        self.joules: float | None = 0.0 if source else None
 
     def resume(self) -> None:
-        self._last = [counter.read() for counter in self._counters]
+        self._last = self._read()
 
     def update(self) -> None:
         """Must be called before a counter wraps twice. RAPL's counters wrap within minutes under load."""
         if self._last is None or self.joules is None:
             return
-        now = [counter.read() for counter in self._counters]
-        for counter, before, after in zip(self._counters, self._last, now, strict=True):
-            self.joules += after - before + counter.wrap * (after < before)
+        now = self._read()
+        self.joules += float(np.sum(now - self._last + self._wrap * (now < self._last)))
         self._last = now
 
     def pause(self) -> None:
@@ -141,26 +132,29 @@ class EnergyMeter:
         self._last = None
 
 
-def cpu_energy_counters(powercap: Path = POWERCAP) -> list[Counter]:
-    """Counters of the processor packages, from the kernel's RAPL driver; empty if none can be read.
+def cpu_energy_meter(powercap: Path = POWERCAP) -> EnergyMeter:
+    """Measures the processor packages with the kernel's RAPL driver, if the counters can be read.
 
     Source of names and units: Documentation/power/powercap/powercap.rst of the Linux kernel.
     """
-    counters = []
-    for zone in sorted(powercap.glob("intel-rapl:*")):
-        energy, name, largest = (zone / file for file in ("energy_uj", "name", "max_energy_range_uj"))
-        # intel-rapl:0 is a package. intel-rapl:0:0 is a part of it, and would be counted twice.
-        if zone.name.count(":") == 1 and os.access(energy, os.R_OK) and name.read_text().startswith("package"):
-            wrap = int(largest.read_text()) / 1e6
-            counters.append(Counter("RAPL", lambda file=energy: int(file.read_text()) / 1e6, wrap))  # type: ignore[misc]
-    return counters
+    # intel-rapl:0 is a package. intel-rapl:0:0 is a part of it, and would be counted twice.
+    zones = [zone for zone in powercap.glob("intel-rapl:*") if zone.name.count(":") == 1]
+    zones = [zone for zone in zones if os.access(zone / "energy_uj", os.R_OK)]
+    zones = [zone for zone in zones if (zone / "name").read_text().startswith("package")]
+
+    def joules(file: str) -> NDArray[Any]:
+        return np.array([int((zone / file).read_text()) / 1e6 for zone in zones])
+
+    return EnergyMeter("RAPL" if zones else None, lambda: joules("energy_uj"), joules("max_energy_range_uj"))
 
 
-def gpu_energy_counters(gpus: list[Any]) -> list[Counter]:
-    """One counter for each GPU (NVML handles); empty unless all GPUs have one, as they do since Volta."""
-    if not ask_gpus("TotalEnergyConsumption", gpus):
-        return []
-    return [Counter("NVML", lambda gpu=gpu: ask_gpus("TotalEnergyConsumption", [gpu])[0] / 1e3) for gpu in gpus]  # type: ignore[misc]
+def gpu_energy_meter(gpus: list[Any]) -> EnergyMeter:
+    """Measures GPUs (NVML handles), if all of them have a counter, as since Volta."""
+
+    def joules() -> NDArray[Any]:
+        return np.array(ask_gpus("TotalEnergyConsumption", gpus)) / 1e3
+
+    return EnergyMeter("NVML" if joules().size else None, joules)
 
 
 # --- GPUs ---

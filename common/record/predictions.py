@@ -1,6 +1,6 @@
 """The predictions of a trained network for all test images, and the images that it got wrong."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,9 +12,6 @@ from common.platform.errors import UserError
 from common.platform.files import read_safetensors, write_safetensors
 
 PREDICTIONS_FILE = "predictions.safetensors"
-# Name of each array -> its possible dtypes and its number of dimensions.
-FORMS = {"labels": ("uint16", 1), "guesses": ("uint16", 1), "scores": ("float32", 1)}
-FORMS |= {"wrong_indices": ("int64", 1), "wrong_images": ("uint8 float32", 4)}
 MAX_WRONG_IMAGES = 200  # stored: the first ones of the test set, so that a report can show them without the data
 
 
@@ -46,19 +43,15 @@ class Predictions:
         return cls(labels.astype(np.uint16), guesses.astype(np.uint16), scores.astype(np.float32), wrong, images[wrong])
 
     def write(self, run_dir: Path) -> None:
-        write_safetensors(run_dir / PREDICTIONS_FILE, {name: getattr(self, name) for name in FORMS})
+        write_safetensors(run_dir / PREDICTIONS_FILE, vars(self))
 
     @classmethod
     def read(cls, run_dir: Path) -> Self:
-        """Raises UserError if the file is missing, or if its arrays are not of the forms that `Predictions` says."""
+        """Raises UserError if the file is missing or damaged, or if it holds other arrays."""
         path = run_dir / PREDICTIONS_FILE
-        arrays = read_safetensors(path)
-        if set(arrays) != set(FORMS):
-            raise UserError(f"{path}: holds {sorted(arrays)}, should hold {sorted(FORMS)}")
-        for name, (dtype, dimensions) in FORMS.items():
-            if arrays[name].dtype.name not in dtype.split() or arrays[name].ndim != dimensions:
-                shown, form = f"{arrays[name].dtype} {arrays[name].shape}", dtype.replace(" ", " or ")
-                raise UserError(f"{path}: {name} is {shown}, should be {form} with {dimensions} dimensions")
+        arrays, names = read_safetensors(path), [field.name for field in fields(cls)]
+        if set(arrays) != set(names):
+            raise UserError(f"{path}: holds {sorted(arrays)}, should hold {sorted(names)}")
         return cls(**arrays)
 
 

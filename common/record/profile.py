@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
 from common.platform.errors import UserError
-from common.platform.files import Count, write_json_model, writing
+from common.platform.files import Count, Seconds, write_json_model, writing
 from common.spec.batches import Plan
 
 PROFILE_FILE = "profile.json"
@@ -24,63 +24,40 @@ COMMUNICATION = re.compile(
 )
 
 
-class ProfiledOperation(BaseModel):
-    """All calls of an operation in the profiled steps.
+class ProfiledOperation(BaseModel, frozen=True, extra="forbid"):
+    """All calls of an operation in the profiled steps."""
 
-    Attributes:
-      name: the framework's name for it, such as `aten::addmm` or `Conv2D`.
-      seconds: its own time, without the operations that it called; summed over threads or streams.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
+    name: str  # the framework's name for it, such as `aten::addmm` or `Conv2D`
     calls: Count
-    seconds: float = Field(ge=0, allow_inf_nan=False)
+    seconds: Seconds  # its own time, without the operations that it called; summed over threads or streams
 
     @property
     def kind(self) -> Literal["communication", "computation"]:
         return "communication" if COMMUNICATION.search(self.name) else "computation"
 
 
-class Profile(BaseModel):
-    """The content of `profile.json`.
-
-    Attributes:
-      first_step: number of the first profiled step, from 1.
-      wall_seconds: wall time of all profiled steps.
-      computation_seconds, communication_seconds: time of all such operations, summed over threads or streams.
-      operations: the costliest operations, in descending order.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Profile(BaseModel, frozen=True, extra="forbid"):
+    """The content of `profile.json`."""
 
     schema_version: Literal[1] = 1
     implementation: str
-    first_step: Count
+    first_step: Count  # number of the first profiled step, from 1
     num_steps: Count
-    wall_seconds: float = Field(ge=0, allow_inf_nan=False)
-    computation_seconds: float = Field(ge=0, allow_inf_nan=False)
-    communication_seconds: float = Field(ge=0, allow_inf_nan=False)
-    operations: list[ProfiledOperation]
+    wall_seconds: Seconds  # of all profiled steps
+    computation_seconds: Seconds  # of all such operations, summed over threads or streams
+    communication_seconds: Seconds
+    operations: list[ProfiledOperation]  # the costliest ones, in descending order
 
     @classmethod
     def make(
         cls, implementation: str, first_step: int, num_steps: int, wall: float, operations: Iterable[ProfiledOperation]
     ) -> Self:
         by_seconds = sorted(operations, key=lambda operation: -operation.seconds)
-        seconds = {"computation": 0.0, "communication": 0.0}
+        seconds = {"computation_seconds": 0.0, "communication_seconds": 0.0}
         for operation in by_seconds:
-            seconds[operation.kind] += operation.seconds
-        return cls(
-            implementation=implementation,
-            first_step=first_step,
-            num_steps=num_steps,
-            wall_seconds=wall,
-            computation_seconds=seconds["computation"],
-            communication_seconds=seconds["communication"],
-            operations=by_seconds[:COSTLIEST],
-        )
+            seconds[f"{operation.kind}_seconds"] += operation.seconds
+        steps = {"first_step": first_step, "num_steps": num_steps, "wall_seconds": wall}
+        return cls(implementation=implementation, operations=by_seconds[:COSTLIEST], **steps, **seconds)
 
     def write(self, run_dir: Path) -> None:
         write_json_model(run_dir / PROFILE_FILE, self)
@@ -107,12 +84,12 @@ class Profile(BaseModel):
     @property
     def lines(self) -> list[str]:
         """The profile as the terminal shows it."""
-        shown = [f"profile: {self.title}"]
-        for operation in self.operations:
-            milliseconds, calls = self.milliseconds(operation.seconds), operation.calls / self.num_steps
-            share = self.share(operation.seconds)
-            shown.append(f"{share:6.1%} {milliseconds:9.3f} ms {calls:6.1f} calls  {operation.name[:45]}")
-        return shown
+        operations = [
+            f"{self.share(operation.seconds):6.1%} {self.milliseconds(operation.seconds):9.3f} ms"
+            f" {operation.calls / self.num_steps:6.1f} calls  {operation.name[:45]}"
+            for operation in self.operations
+        ]
+        return [f"profile: {self.title}", *operations]
 
 
 class Profiler(Protocol):
@@ -171,6 +148,5 @@ class ProfileTaker:
             synchronize()
             wall = time.perf_counter() - self._began
             operations = self._profiler.stop()
-            number = done - self._first + 1
-            Profile.make(implementation, self._first, number, wall, operations).write(run_dir)
+            Profile.make(implementation, self._first, done - self._first + 1, wall, operations).write(run_dir)
             self._steps = range(0)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from common.experiment import Experiment
 from common.platform.ending import hold_signals
 from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
-from common.platform.files import Arrays, arrays_sha256, write_safetensors
+from common.platform.files import Arrays, arrays_sha256, write_json_model, write_safetensors
 from common.platform.machine import code_sha256, describe_machine, git_state
 from common.platform.processor import cpu_instruction_limit, processor_note
 from common.record.audited_states import AuditedStates
@@ -36,6 +36,7 @@ from common.record.predictions import Predictions
 from common.record.profile import Profiler, ProfileTaker
 from common.record.results import (
     FIRST_BATCH_FILE,
+    RESULT_FILE,
     SCHEMA_VERSION,
     TRAINED_ON,
     WEIGHTS_FILE,
@@ -44,7 +45,6 @@ from common.record.results import (
     PlanLine,
     RunResult,
     TurnLine,
-    write_result,
 )
 from common.record.sinks import Sink, TrainingProgressSink
 from common.record.timeline import Phase, Timeline
@@ -133,7 +133,6 @@ class Recorder:
         self.run_dir = config.run_dir or Path()
         self.timeline, self.writes = timeline, rank == 0
         self.code_sha256 = code_sha256()  # now, since the code may change before the run ends
-        self.have_agreed = False
         self.monitor = Monitor(timeline.first_pid, config.num_gpus) if measures else None
         self.sinks: list[Sink] = [*framework.sinks]
         if self.writes:
@@ -148,7 +147,7 @@ class Recorder:
         self.epochs: list[EpochLine] = []
         self.epoch_correct = 0
         self.pending: list[tuple[Any, Any]] = []  # shares of the steps that are not fetched yet
-        self.latest: list[tuple[Any, Any]] = []
+        self.latest: list[tuple[Any, Any]] = []  # the share of the latest fetched step; empty until losses are fetched
         self.steps_done = self.startup_end = plan.first_step - 1
         self.startup_seconds = math.nan
         # Seconds in training before the current epoch, and in evaluation before the latest evaluation.
@@ -174,19 +173,10 @@ class Recorder:
         if self.writes:
             self.metrics = MetricsFile(self.run_dir)
             self.at_end.callback(self.metrics.close)
-            plan = self.plan
-            self.metrics.write(
-                PlanLine(
-                    kind="plan",
-                    implementation=self.framework.name,
-                    total_steps=plan.total_steps,
-                    steps_per_epoch=plan.steps_per_epoch,
-                    num_epochs=plan.num_epochs,
-                )
-            )
+            self.metrics.write(PlanLine(kind="plan", implementation=self.framework.name, **vars(self.plan)))
         for sink in self.sinks:
-            self.at_end.callback(sink.close)
             sink.start(self.experiment)
+            self.at_end.callback(sink.close)
         if self.experiment.state:
             self._go_on()
         self.next_stop = self._next_stop()
@@ -343,11 +333,11 @@ class Recorder:
 
     def _fetch(self) -> Sequence[tuple[float, float]]:
         """Global losses and correct answers of the pending steps, or again of the latest; the processes also vote."""
-        steps, own = self.pending or self.latest, {} if self.have_agreed else self._digests()
+        steps, own = self.pending or self.latest, {} if self.latest else self._digests()
         numbers, sums = self.framework.fetch(steps, [*own.values(), *self.checkpointer.votes(self.steps_done)])
         if differ := names_that_differ(own, sums):
             raise UserError(f"the processes of this run differ in {' and '.join(differ)}: all nodes need the same")
-        self.pending, self.latest, self.have_agreed = [], steps[-1:], True
+        self.pending, self.latest = [], steps[-1:]
         self.checkpointer.agree(self.steps_done, sums[len(own) :])
         return numbers
 
@@ -492,14 +482,11 @@ class Recorder:
     def _compare_replicas(self, state: TrainState) -> None:
         """Notes in which trained parameters the replicas have different values: in each process, and between them."""
         self.compared_after = state.step
-        own = {"count": 1.0}
-        for parameter in self.experiment.network.parameters:
-            if parameter.trainable:
-                digest = float(zlib.crc32(state.weights[parameter.name].tobytes()))
-                # Not a number: then the sum is no number either, in every process.
-                own[parameter.name] = math.nan if parameter.name in state.differ else digest
-        sums = self.framework.fetch(self.pending[-1:] or self.latest, [*own.values()])[1]
-        wrong = names_that_differ(own, sums)
+        names = [parameter.name for parameter in self.experiment.network.parameters if parameter.trainable]
+        digests = {name: float(zlib.crc32(state.weights[name].tobytes())) for name in names}
+        # Not a number: then the sum is no number either, in every process.
+        own = {"count": 1.0} | digests | dict.fromkeys(state.differ, math.nan)
+        wrong = names_that_differ(own, self.framework.fetch(self.pending[-1:] or self.latest, [*own.values()])[1])
         if wrong and not self.replicas_differ:
             more = f" and {len(wrong) - 1} others" if wrong[1:] else ""
             self.replicas_differ = f"after step {state.step}, replicas have different weights in {wrong[0]}{more}"
@@ -539,11 +526,7 @@ class Recorder:
             Predictions.make(logits, dataset.test_labels, dataset.test_images).write(self.run_dir)
 
     def finish(
-        self,
-        weights: Weights,
-        packages: tuple[str, ...],
-        peak_memory: int | None,
-        skipped_steps: int | None,
+        self, weights: Weights, packages: tuple[str, ...], peak_memory: int | None, skipped_steps: int | None
     ) -> None:
         """Writes the trained weights in canonical layout, and the result; the sinks show it.
 
@@ -607,19 +590,17 @@ class Recorder:
             git=git,
             **measured,
         )
-        write_result(self.run_dir, result)
+        write_json_model(self.run_dir / RESULT_FILE, result)
         for sink in self.sinks:
             sink.finish(result)
 
     def _measured(self) -> dict[str, Any]:
         """MEASURED -> its value on this node or on all nodes: total memory and energy, the mean of each share."""
         own = self.monitor.measured() if self.monitor else dict.fromkeys(MEASURED, 0.0)  # adds nothing
-        nodes = self.config.nodes
-        if nodes == 1:
+        if self.config.nodes == 1:
             return own
         # Not a number: what one node does not know is unknown of all.
         known = [math.nan if value is None else float(value) for value in own.values()]
-        sums = dict(zip(MEASURED, self.framework.fetch(self.latest, known)[1], strict=True))
-        totals = {"peak_memory_bytes": round(sums["peak_memory_bytes"]), "joules": sums["joules"]}
-        means = {name: total / nodes for name, total in sums.items() if name not in totals}
-        return {name: None if math.isnan(value) else value for name, value in {**totals, **means}.items()}
+        peak, joules, *shares = self.framework.fetch(self.latest, known)[1]
+        values = [round(peak), joules, *(share / self.config.nodes for share in shares)]
+        return {name: None if math.isnan(value) else value for name, value in zip(MEASURED, values, strict=True)}

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AwareDatetime, BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
 
 from common.platform.errors import UserError
-from common.platform.files import Count, Natural, invalid_file_error, read_json_model, write_json_model, writing
+from common.platform.files import Count, Natural, Seconds, invalid_file_error, read_json_model, writing
 from common.platform.machine import Machine
 from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
@@ -23,99 +23,81 @@ TRAINED_ON = "trained_on"  # in the metadata of WEIGHTS_FILE: a `DataSpec`, as J
 FIRST_BATCH_FILE = "first_batch.safetensors"
 RESULT_FILE = "result.json"
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-class RunResult(BaseModel):
-    """The content of `result.json`. The names contain the units; accuracies are shares from 0 to 1.
+class RunResult(BaseModel, frozen=True, extra="forbid"):
+    """The content of `result.json`. The names contain the units; accuracies are shares from 0 to 1."""
 
-    Attributes:
-      config: resolved configuration: every "auto" is replaced.
-      config_sha256: hex digest over the options that determine the training, see `TrainConfig.sha256`.
-      data_sha256: hex digest over the training and test arrays.
-      initial_weights_sha256: hex digest over the weights before the first step, as float64.
-      resumed_from: the step after which this process continued from a checkpoint, see `common.record.checkpoints`. It
-        has measured nothing of the steps before. None: it took all steps.
-      started: start time of the first process, UTC.
-      startup_seconds: from the start of the first process to the end of the first step, or of the first call if a call
-        takes several steps.
-      epoch_train_seconds: training seconds of each epoch, without the first call.
-      eval_seconds: seconds of each evaluation; there is one after every epoch.
-      warmup_steps: number of steps left out of `images_per_second`, including the first step.
-      images_per_second: training examples divided by training seconds, all devices together; null if no step is left
-        after warm-up.
-      wall_seconds: from the start of the first process until this file was written.
-      phase_seconds: the parts of `wall_seconds`, see `common.record.timeline`; they add up to it.
-      peak_memory_bytes: resident memory of all the run's processes, see `common.platform.machine`.
-      device_peak_memory_bytes: memory of the GPUs, summed; null on the CPU.
-      cpu_utilisation: CPU seconds of the run's processes divided by those of the cores it may use, from the end of the
-        first step to the end of the last evaluation; null if this time is too short.
-      gpu_utilisation: share of the same time in which the GPUs were busy, from NVML; null if unknown, and on the CPU.
-      training_other_load: share of all the machine's cores that other programs used in the same time, or other tenants
-        of the hardware (stolen time).
-      joules_per_image: energy of all training steps but the first, divided by the number of images in them. On the CPU
-        it is the energy of the processor packages, including other programs. On GPUs it is the energy of the GPUs. Null
-        if the machine does not measure it.
-      energy_source: RAPL or NVML; null if there is none.
-      class_names: names of the classes, in the order of the labels.
-      num_steps: number of training steps taken.
-      skipped_steps: number of these steps in which loss scaling left the weights unchanged; null if the precision needs
-        no loss scaling.
-      replicas_differ: after which step replicas had different weights, and where; null if they had the same after the
-        first call and after the last step, or if there is one replica.
-      cpu_instructions: oneDNN's name of the highest instruction set that it may use (`ONEDNN_MAX_CPU_ISA`); null if
-        there is no limit, and on GPUs.
-      processor_note: why there is this limit, or no half precision, see `common.platform.processor`; null if there is
-        nothing to report.
-      machine: see `common.platform.machine.Machine`.
-      code_sha256: hex digest over the code of the run, see `common.platform.machine.code_sha256`.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # --- What was trained ---
 
     schema_version: Literal[17]
     implementation: str
-    config: TrainConfig
-    config_sha256: Sha256
-    data_sha256: Sha256
-    initial_weights_sha256: Sha256
+    config: TrainConfig  # resolved: every "auto" is replaced
+    config_sha256: Sha256  # hex digest over the options that determine the training, see `TrainConfig.sha256`
+    data_sha256: Sha256  # hex digest over the training and test arrays
+    initial_weights_sha256: Sha256  # hex digest over the weights before the first step, as float64
     num_parameters: Count
     flops_per_image: Count
-    class_names: ClassNames
-    num_steps: Count
+    class_names: ClassNames  # in the order of the labels
+    num_steps: Count  # taken, including those before a checkpoint
+    # Steps in which loss scaling left the weights unchanged; null if the precision needs no loss scaling.
     skipped_steps: Natural | None
+    # After which step replicas had different weights, and where; null if they had the same after the first call and
+    # after the last step, or if there is one replica.
     replicas_differ: str | None
     train_count: Count
     test_count: Count
     test_correct: Natural
     test_accuracy: float = Field(ge=0, le=1)
     test_loss: float = Field(ge=0, allow_inf_nan=False)
+
+    # --- Times and speeds ---
+
+    # The step after which this process continued from a checkpoint, see `common.record.checkpoints`. It has measured
+    # nothing of the steps before. Null: it took all steps.
     resumed_from: Count | None
-    started: AwareDatetime
+    started: AwareDatetime  # start time of the first process, UTC
+    # From the start of the first process to the end of the first step, or of the first call if a call takes several.
     startup_seconds: Seconds
-    epoch_train_seconds: list[Seconds]
-    eval_seconds: list[Seconds]
-    wall_seconds: Seconds
-    warmup_steps: Natural
+    epoch_train_seconds: list[Seconds]  # of each epoch, without the first call
+    eval_seconds: list[Seconds]  # of each evaluation; there is one after every epoch
+    wall_seconds: Seconds  # from the start of the first process until this file was written
+    warmup_steps: Natural  # left out of `images_per_second`, including the first step
+    # Training examples divided by training seconds, all devices together; null if no step is left after warm-up.
     images_per_second: float | None = Field(gt=0, allow_inf_nan=False)
-    phase_seconds: dict[Phase, Seconds]
-    peak_memory_bytes: Count
-    device_peak_memory_bytes: Natural | None
+    phase_seconds: dict[Phase, Seconds]  # the parts of `wall_seconds`, see `common.record.timeline`; they add up to it
+
+    # --- Memory, load and energy ---
+
+    peak_memory_bytes: Count  # resident memory of all the run's processes, see `common.platform.machine`
+    device_peak_memory_bytes: Natural | None  # memory of the GPUs, summed; null on the CPU
+    # CPU seconds of the run's processes divided by those of the cores it may use, from the end of the first step to the
+    # end of the last evaluation; null if this time is too short.
     cpu_utilisation: float | None = Field(ge=0, allow_inf_nan=False)
+    # Share of the same time in which the GPUs were busy, from NVML; null if unknown, and on the CPU.
     gpu_utilisation: float | None = Field(ge=0, le=1)
+    # Share of all the machine's cores that other programs used in the same time, or other tenants of the hardware
+    # (stolen time).
     training_other_load: float | None = Field(ge=0, allow_inf_nan=False)
+    # Energy of all training steps but the first, divided by the number of images in them; of the processor packages,
+    # including other programs, or of the GPUs. Null if the machine does not measure it.
     joules_per_image: float | None = Field(ge=0, allow_inf_nan=False)
-    energy_source: str | None
+    energy_source: str | None  # RAPL or NVML; null if there is none
+
+    # --- Machine and code ---
+
     accelerator: Literal["cpu", "gpu"]
     devices: Count
     threads_per_device: Count
     device_name: str
+    # oneDNN's name of the highest instruction set that it may use (`ONEDNN_MAX_CPU_ISA`); null if there is no limit,
+    # and on GPUs.
     cpu_instructions: str | None
-    processor_note: str | None
+    processor_note: str | None  # why there is this limit, or no half precision, see `common.platform.processor`
     machine: Machine
     versions: dict[str, str]
-    code_sha256: Sha256
+    code_sha256: Sha256  # hex digest over the code of the run, see `common.platform.machine.code_sha256`
     git: dict[str, str | bool] | None
 
     @property
@@ -143,10 +125,6 @@ class RunResult(BaseModel):
         return self
 
 
-def write_result(run_dir: Path, result: RunResult) -> None:
-    write_json_model(run_dir / RESULT_FILE, result)
-
-
 def read_result(run_dir: Path) -> RunResult:
     """Raises UserError if the file is missing or breaks the schema."""
     return read_json_model(RunResult, run_dir / RESULT_FILE)
@@ -167,7 +145,7 @@ class StepLine(BaseModel):
 
     kind: Literal["step"]
     step: Count
-    loss: float = Field(allow_inf_nan=False)
+    loss: FiniteFloat
 
 
 class EpochLine(BaseModel):
@@ -177,41 +155,27 @@ class EpochLine(BaseModel):
     epoch: Count
     train_loss: float
     train_accuracy: float = Field(ge=0, le=1)  # each example counts as predicted before the step that trains on it
-    test_loss: float = Field(allow_inf_nan=False)
+    test_loss: FiniteFloat
     test_accuracy: float = Field(ge=0, le=1)
     test_correct: Natural
     test_count: Count
     train_seconds: Seconds
     eval_seconds: Seconds
 
-    @model_validator(mode="after")
-    def _adds_up(self) -> "EpochLine":
-        if not math.isclose(self.test_accuracy, self.test_correct / self.test_count, rel_tol=1e-12):
-            raise ValueError("test_accuracy is not test_correct / test_count")
-        return self
-
 
 class TurnLine(BaseModel):
-    """A turn of training in a round whose programs train in turns, see `common.record.turns`.
-
-    Attributes:
-      cycle: number of the turn, from 1; the turns of one cycle follow each other, one of each program of the round.
-      first_step, last_step: the steps that are timed; the first steps of a turn are not.
-      images: number of training examples in these steps.
-      seconds: training time of these steps, without evaluation.
-      ended: end of the turn on the machine's monotonic clock (`time.perf_counter`), which all its processes share.
-      own_load, other_load: shares of all the machine's cores that the run itself and that other programs used, or other
-        tenants of the hardware, over the whole turn or, if that is too short to be measured, over several turns; null
-        before the first measurement.
-    """
+    """A turn of training in a round whose programs train in turns, see `common.record.turns`."""
 
     kind: Literal["turn"]
-    cycle: Count
-    first_step: Count
+    cycle: Count  # number of the turn, from 1; the turns of a cycle follow each other, one of each program of the round
+    first_step: Count  # the first step that is timed; the first steps of a turn are not
     last_step: Count
-    images: Count
-    seconds: float = Field(gt=0, allow_inf_nan=False)
-    ended: float = Field(allow_inf_nan=False)
+    images: Count  # number of training examples in the timed steps
+    seconds: float = Field(gt=0, allow_inf_nan=False)  # training time of these steps, without evaluation
+    ended: FiniteFloat  # on the machine's monotonic clock (`time.perf_counter`), which all its processes share
+    # Shares of all the machine's cores that the run itself and that other programs used, or other tenants of the
+    # hardware, over the whole turn or, if that is too short to be measured, over several turns; null before the first
+    # measurement.
     own_load: float | None = Field(ge=0, allow_inf_nan=False)
     other_load: float | None = Field(ge=0, allow_inf_nan=False)
 
@@ -281,8 +245,7 @@ def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:
 def read_step_losses(run_dir: Path) -> list[float]:
     """The loss of every step, the first at index 0.
 
-    Raises:
-      UserError: steps are missing, repeated or out of order, or a line breaks the schema.
+    Raises UserError if steps are missing, repeated or out of order, or a line breaks the schema.
     """
     steps = read_metrics(run_dir, StepLine)
     if [line.step for line in steps] != list(range(1, len(steps) + 1)):

@@ -1,5 +1,6 @@
 """Run folders: makes new ones and refuses used ones."""
 
+import itertools
 import os
 import time
 from dataclasses import replace
@@ -16,16 +17,16 @@ from common.spec.options import TrainConfig
 def new_run_dir(name: str, base: Path = Path("runs")) -> Path:
     """Makes a new folder under `base`. Its name is the time, then `name`, then a number if needed."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for suffix in ["", *(f"-{number}" for number in range(2, 1000))]:
-        path = base / f"{stamp}-{name}{suffix}"
+    for number in itertools.count(1):
+        path = base / (f"{stamp}-{name}" if number == 1 else f"{stamp}-{name}-{number}")
         try:
             path.mkdir(parents=True)
-            return path
+            break
         except FileExistsError:
             continue
         except OSError as error:
             raise UserError(f"no folder can be made under {base}: {error.strerror}") from None
-    raise UserError(f"no free name left for a folder under {base}")
+    return path
 
 
 def prepare_run_dir(run_dir: Path | None, name: str, resumed: bool = False) -> Path:

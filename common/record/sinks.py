@@ -37,7 +37,7 @@ class Sink:
         """Called when the run has succeeded."""
 
     def close(self) -> None:
-        """Called at the end in any case, also after an error."""
+        """Called at the end if `start` has succeeded, also after an error."""
 
 
 class TrainingProgressSink(Sink):

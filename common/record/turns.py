@@ -11,6 +11,7 @@ A name that begins with @ is in Linux's abstract namespace (unix(7)), without a 
 import json
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 
 SOCKET_VARIABLE = "TURNS_SOCKET"
@@ -40,15 +41,13 @@ class Turns:
     """The connection of one process to compare.py."""
 
     def __init__(self) -> None:
-        path = os.environ.get(SOCKET_VARIABLE)
-        self.are_taken = path is not None
-        if path is not None:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                self._socket.connect(socket_address(path))
-            except OSError:  # compare.py has ended, and this process will notice that soon
-                self.are_taken = False
-            self._answers = self._socket.makefile("r")
+        name, self.are_taken = os.environ.get(SOCKET_VARIABLE), False
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        if name is not None:
+            with suppress(OSError):  # compare.py has ended, and this process will notice that soon
+                self._socket.connect(socket_address(name))
+                self.are_taken = True
+        self._answers = self._socket.makefile("r")
 
     def wait(self, done: int, seconds_per_step: float | None, steps_per_call: int) -> Turn | None:
         """Reports step `done` and waits for the next turn. Returns None if there are no more turns.
@@ -58,18 +57,13 @@ class Turns:
           steps_per_call: the most steps of a call that can't be shorter, as in Keras; 1 if calls end where told.
         """
         report = {"step": done, "seconds_per_step": seconds_per_step, "steps_per_call": steps_per_call}
-        line = json.dumps(report) + "\n"
-        try:
-            self._socket.sendall(line.encode())
+        answer = ""
+        with suppress(OSError):
+            self._socket.sendall(f"{json.dumps(report)}\n".encode())
             answer = self._answers.readline()
-        except OSError:
-            answer = ""
-        if not answer:
-            self.are_taken = False
-            return None
-        return Turn(**json.loads(answer))
+        self.are_taken = bool(answer)
+        return Turn(**json.loads(answer)) if answer else None
 
     def close(self) -> None:
-        if self.are_taken:
-            self._answers.close()
-            self._socket.close()
+        self._answers.close()
+        self._socket.close()

@@ -10,13 +10,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from common.platform.cli import as_typed, option_name
 from common.spec.batches import Plan
 from common.spec.networks import FOLDERS
-from common.spec.optimizers import RULES, OptimizerName, float32
+from common.spec.optimizers import RULES, OptimizerName
 from common.spec.schedules import SCHEDULES, ScheduleName
 
 # --- What an option is ---
@@ -47,10 +46,8 @@ TRAINED = tuple(kind for kind in RESET_IN if kind not in UNTRAINED)
 Shown = Literal["first", "by kind", "never"]
 
 
-def option(
-    kind: str, default: Any, description: str, neutral: Any = ..., shown: Shown = "by kind", **details: Any
-) -> Any:
-    """A field of a configuration.
+def option(kind: str, default: Any, neutral: Any = ..., shown: Shown = "by kind", **details: Any) -> Any:
+    """A field of a configuration; the docstring below it is its description in --help.
 
     Args:
       neutral: the value in runs that reset this option; the default unless it is given.
@@ -58,7 +55,7 @@ def option(
       details: passed to pydantic's `Field`.
     """
     extra = {"kind": kind, "neutral": default if neutral is ... else neutral, "shown": shown}
-    return Field(default, description=description, json_schema_extra=extra, **details)
+    return Field(default, json_schema_extra=extra, **details)
 
 
 def neutral_option_values(schema: type[BaseModel], *kinds: str) -> dict[str, Any]:
@@ -108,18 +105,6 @@ Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]
 ImageShape = tuple[Side, Side, Side]
 AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0, le=1024)]
 AutoOrBool = Literal["auto"] | bool
-SMALLEST = float(np.finfo(np.float32).tiny)  # the smallest normal number of float32
-
-
-def outlives_rounding(value: float) -> float:
-    """Returns `value`, without the sign of a zero. Raises ValueError if it is 0 or 1 in float32, but not as typed.
-
-    Numbers below the normal ones count as 0, since frameworks may compute with 0 instead.
-    """
-    rounded = float32(value) if abs(value) >= SMALLEST else 0.0
-    if rounded in (0.0, 1.0) and rounded != value:
-        raise ValueError(f"counts as {rounded:g} in the 32-bit floats used; give a number further from {rounded:g}")
-    return value + 0.0
 
 
 def _check_model(name: str) -> str:
@@ -131,7 +116,7 @@ def _check_model(name: str) -> str:
 ModelName = Annotated[str, AfterValidator(_check_model)]
 
 # A hyperparameter. It is stored as typed; common/spec/update_rule.py rounds it to float32, for all implementations.
-Real = Annotated[float, Field(le=1e38, allow_inf_nan=False), AfterValidator(outlives_rounding)]
+Real = Annotated[float, Field(le=1e38, allow_inf_nan=False)]
 
 MAX_CLASSES = 10_000
 
@@ -160,14 +145,12 @@ def _defaults(name: str) -> str:
 # --- The options ---
 
 
-class TrainingOptions(BaseModel):
+class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True):
     """The options of a training. `python -m <implementation> --help` prints all of them.
 
-    Raises:
-      pydantic.ValidationError: a value has the wrong type, is out of bounds, or contradicts another one.
+    Raises ValidationError if a value has the wrong type, is out of bounds, or contradicts another one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     # Heading of --help -> the kinds of the options under it.
     headings: ClassVar[dict[str, tuple[str, ...]]] = {
         "data and network": ("data", "place", "network"),
@@ -178,173 +161,118 @@ class TrainingOptions(BaseModel):
 
     # --- Data, network and augmentation ---
 
-    dataset: DatasetName = option(
-        "data",
-        "digits",
-        "the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of memory-mapped"
-        " arrays, which make_dataset.py makes from any folder of images",
-        shown="first",
-    )
-    data_dir: Path = option(
-        "place",
-        Path("data"),
-        "folder of data sets in torchvision's layout; missing ones are downloaded there once; for arrays the folder"
-        " that make_dataset.py has written",
-        shown="first",
-    )
-    image_shape: ImageShape | None = option(
-        "data", None, "height, width and channels of synthetic images; unset: 28 28 1"
-    )
-    train_size: Number | None = option(
-        "training", None, "use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)"
-    )
-    test_size: Number | None = option(
-        "data", None, "use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)"
-    )
+    dataset: DatasetName = option("data", "digits", shown="first")
+    """the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of memory-mapped arrays,
+    which make_dataset.py makes from any folder of images"""
+    data_dir: Path = option("place", Path("data"), shown="first")
+    """folder of data sets in torchvision's layout; missing ones are downloaded there once; for arrays the folder that
+    make_dataset.py has written"""
+    image_shape: ImageShape | None = option("data", None)
+    """height, width and channels of synthetic images; unset: 28 28 1"""
+    train_size: Number | None = option("training", None)
+    """use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)"""
+    test_size: Number | None = option("data", None)
+    """use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)"""
 
-    model: ModelName = option("network", "cnn", f"the network, see networks/: {', '.join(FOLDERS)}", shown="first")
-    sync_batchnorm: bool = option(
-        "network", False, "batch normalisation over the batch of all replicas, not over each one's shard"
+    model: ModelName = option(
+        "network", "cnn", description=f"the network, a folder of networks/: {', '.join(FOLDERS)}", shown="first"
     )
+    sync_batchnorm: bool = option("network", False)
+    """batch normalisation over the batch of all replicas, not over each one's shard"""
 
-    epochs: Number = option("schedule", 20, "passes over the training set", neutral=1, shown="first")
-    max_steps: int = option("schedule", -1, "stop after N steps; -1: no limit", ge=-1, le=MAX_COUNT)
-    batch_size: Number = option("training", 64, "global batch size, all devices together", shown="first")
-    label_smoothing: Real = option(
-        "regularisation", 0.0, "share of each training label that is spread evenly over all classes", ge=0, lt=1
-    )
-    random_crop: int = option(
-        "regularisation",
-        0,
-        "pad training images with N black pixels on each side, and crop them at random back to their size",
-        ge=0,
-        le=MAX_SIDE,
-    )
-    horizontal_flip: bool = option("regularisation", False, "mirror half of the training images, at random")
+    epochs: Number = option("schedule", 20, neutral=1, shown="first")
+    """passes over the training set"""
+    max_steps: int = option("schedule", -1, ge=-1, le=MAX_COUNT)
+    """stop after N steps; -1: no limit"""
+    batch_size: Number = option("training", 64, shown="first")
+    """global batch size, all devices together"""
+    label_smoothing: Real = option("regularisation", 0.0, ge=0, lt=1)
+    """share of each training label that is spread evenly over all classes"""
+    random_crop: int = option("regularisation", 0, ge=0, le=MAX_SIDE)
+    """pad training images with N black pixels on each side, and crop them at random back to their size"""
+    horizontal_flip: bool = option("regularisation", False)
+    """mirror half of the training images, at random"""
 
     # --- Update rule and schedule ---
 
-    optimizer: OptimizerName = option("training", "sgd", "the update rule, in PyTorch's form")
+    optimizer: OptimizerName = option("training", "sgd")
+    """the update rule, in PyTorch's form"""
     learning_rate: Real | None = option(
         "training",
         None,
-        f"the learning rate, or the peak of its schedule; unset: {_defaults('learning_rate')}",
+        description=f"the learning rate, or the peak of its schedule; unset: {_defaults('learning_rate')}",
         shown="first",
         gt=0,
     )
-    warmup_steps: int = option("schedule", 0, "steps of linear warm-up before the schedule starts", ge=0, le=MAX_COUNT)
-    schedule: ScheduleName = option(
-        "schedule",
-        "cosine",
-        "the learning rate after warm-up; cosine: down to zero, nearly reached in the last step; step: times --gamma"
-        " every --step-size epochs; one-cycle: up to the peak and down again",
-        neutral="constant",
-    )
-    step_size: Number | None = option(
-        "schedule", None, "schedule step: epochs between two changes; unset: a third of all"
-    )
-    gamma: Real | None = option("schedule", None, "schedule step: factor of each change; unset: 0.1", gt=0, le=1)
-    momentum: Real | None = option("training", None, "sgd: momentum; unset: 0.9", ge=0, lt=1)
-    nesterov: bool | None = option("training", None, "sgd: Nesterov momentum; unset: false")
+    warmup_steps: int = option("schedule", 0, ge=0, le=MAX_COUNT)
+    """steps of linear warm-up before the schedule starts"""
+    schedule: ScheduleName = option("schedule", "cosine", neutral="constant")
+    """the learning rate after warm-up; cosine: down to zero, nearly reached in the last step; step: times --gamma every
+    --step-size epochs; one-cycle: up to the peak and down again"""
+    step_size: Number | None = option("schedule", None)
+    """schedule step: epochs between two changes; unset: a third of all"""
+    gamma: Real | None = option("schedule", None, gt=0, le=1)
+    """schedule step: factor of each change; unset: 0.1"""
+    momentum: Real | None = option("training", None, ge=0, lt=1)
+    """sgd: momentum; unset: 0.9"""
+    nesterov: bool | None = option("training", None)
+    """sgd: Nesterov momentum; unset: false"""
     weight_decay: Real | None = option(
         "regularisation",
         None,
-        "L2 penalty added to every gradient; adamw: subtracted from the weights directly; unset:"
-        f" {_defaults('weight_decay')}",
         neutral=0.0,
+        description="L2 penalty added to every gradient; adamw: subtracted from the weights directly; unset:"
+        f" {_defaults('weight_decay')}",
         ge=0,
     )
-    accumulate_grad_batches: Number = option(
-        "training", 1, "batches whose gradients are combined into one step: K batches act as one K times as large"
-    )
-    gradient_clip_val: Real | None = option(
-        "training",
-        None,
-        "if the norm of all gradients together is larger than this, scale them down to it; unset: never",
-        gt=0,
-    )
+    accumulate_grad_batches: Number = option("training", 1)
+    """batches whose gradients are combined into one step: K batches act as one K times as large"""
+    gradient_clip_val: Real | None = option("training", None, gt=0)
+    """if the norm of all gradients together is larger than this, scale them down to it; unset: never"""
 
     # --- Devices and number formats ---
 
-    accelerator: Literal["auto", Accelerator] = option("machine", "auto", "auto: the GPU where there is one")
-    devices: AutoOrCount = option(
-        "machine",
-        "auto",
-        "number of devices on each node, each a replica unless --strategy says otherwise; auto: 1 on the CPU, all"
-        " GPUs, or as many as a launcher such as torchrun has started",
-        neutral=1,
-        shown="first",
-    )
-    num_nodes: AutoOrCount = option(
-        "machine",
-        "auto",
-        "number of machines; a launcher (torchrun, srun, mpirun) starts this program on each of them, or with"
-        " Lightning you start it yourself; auto: as the launcher says, else 1",
-    )
-    strategy: Literal["auto", Strategy] = option(
-        "machine",
-        "auto",
-        "how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the whole network"
-        " and a shard of the batch; ddp_find_unused_parameters_true: ddp that looks for weights without a gradient; dp"
-        " (PyTorch, GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of every weight,"
-        " gradient and optimizer state, and a shard of the batch; pipeline (not Keras): each of two devices has one"
-        " stage of the network. auto: single_device for one device, mirrored or ddp for several",
-        neutral="single_device",
-    )
-    stages: tuple[Accelerator, Accelerator] | None = option(
-        "machine",
-        None,
-        "where the two stages of --strategy pipeline are: cpu or gpu, each; unset: both on --accelerator",
-    )
-    microbatches: Number = option(
-        "machine",
-        1,
-        "parts of a batch that go through the stages of --strategy pipeline one after the other, so that both have"
-        " work; the last batch of an epoch, if N does not divide it, goes through whole",
-    )
-    threads_per_device: AutoOrCount = option(
-        "machine", "auto", "CPU threads of each replica; auto: an even share of the cores"
-    )
-    precision: Literal["auto", Precision] = option(
-        "setting",
-        "auto",
-        "32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the latter with"
-        " dynamic loss scaling; auto: 32, or what mode tuned chooses",
-    )
-    compile: AutoOrBool = option(
-        "setting",
-        "auto",
-        "compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what mode tuned"
-        " chooses; JAX always compiles the whole step",
-    )
-    tf32: AutoOrBool = option(
-        "setting",
-        "auto",
-        "let a GPU round the inputs of 32-bit products to 10 of their 23 mantissa bits, which is faster; auto: false,"
-        " or what mode tuned chooses",
-    )
+    accelerator: Literal["auto", Accelerator] = option("machine", "auto")
+    """auto: the GPU where there is one"""
+    devices: AutoOrCount = option("machine", "auto", neutral=1, shown="first")
+    """number of devices on each node, each a replica unless --strategy says otherwise; auto: 1 on the CPU, all GPUs, or
+    as many as a launcher such as torchrun has started"""
+    num_nodes: AutoOrCount = option("machine", "auto")
+    """number of machines; a launcher (torchrun, srun, mpirun) starts this program on each of them, or with Lightning
+    you start it yourself; auto: as the launcher says, else 1"""
+    strategy: Literal["auto", Strategy] = option("machine", "auto", neutral="single_device")
+    """how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the whole network and
+    a shard of the batch; ddp_find_unused_parameters_true: ddp that looks for weights without a gradient; dp (PyTorch,
+    GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of every weight, gradient and optimizer
+    state, and a shard of the batch; pipeline (not Keras): each of two devices has one stage of the network. auto:
+    single_device for one device, mirrored or ddp for several"""
+    stages: tuple[Accelerator, Accelerator] | None = option("machine", None)
+    """where the two stages of --strategy pipeline are: cpu or gpu, each; unset: both on --accelerator"""
+    microbatches: Number = option("machine", 1)
+    """parts of a batch that go through the stages of --strategy pipeline one after the other, so that both have work;
+    the last batch of an epoch, if N does not divide it, goes through whole"""
+    threads_per_device: AutoOrCount = option("machine", "auto")
+    """CPU threads of each replica; auto: an even share of the cores"""
+    precision: Literal["auto", Precision] = option("setting", "auto")
+    """32, 64: bits of every float; mixed: 32-bit weights, layers computed in bfloat16 or float16, the latter with
+    dynamic loss scaling; auto: 32, or what mode tuned chooses"""
+    compile: AutoOrBool = option("setting", "auto")
+    """compile the training step's forward and backward pass: torch.compile, XLA; auto: false, or what mode tuned
+    chooses; JAX always compiles the whole step"""
+    tf32: AutoOrBool = option("setting", "auto")
+    """let a GPU round the inputs of 32-bit products to 10 of their 23 mantissa bits, which is faster; auto: false, or
+    what mode tuned chooses"""
 
     # --- What is written ---
 
-    logger: tuple[LoggerName, ...] = option(
-        "logging",
-        (),
-        "also log losses, accuracy, learning rate, speed and hyperparameters to TensorBoard (files in --run-dir) or"
-        " Weights & Biases (offline without an account); needs requirements/loggers.txt",
-    )
-    profile: int | None = option(
-        "profiling",
-        None,
-        "profile N steps after warm-up with the framework's own profiler: the costliest operations, and a trace for"
-        " Perfetto or TensorBoard; compare.py does this in separate runs; unset: never",
-        gt=0,
-        le=10**4,
-    )
-    checkpoint_every: Literal["epoch"] | Number | None = option(
-        "resuming",
-        None,
-        "write a checkpoint after every N steps, or each epoch, and when a signal ends the run; unset: never",
-    )
+    logger: tuple[LoggerName, ...] = option("logging", ())
+    """also log losses, accuracy, learning rate, speed and hyperparameters to TensorBoard (files in --run-dir) or
+    Weights & Biases (offline without an account); needs requirements/loggers.txt"""
+    profile: int | None = option("profiling", None, gt=0, le=10**4)
+    """profile N steps after warm-up with the framework's own profiler: the costliest operations, and a trace for
+    Perfetto or TensorBoard; compare.py does this in separate runs; unset: never"""
+    checkpoint_every: Literal["epoch"] | Number | None = option("resuming", None)
+    """write a checkpoint after every N steps, or each epoch, and when a signal ends the run; unset: never"""
 
     @property
     def nodes(self) -> int:
@@ -412,49 +340,28 @@ class TrainingOptions(BaseModel):
 class TrainConfig(TrainingOptions):
     """The options of one run of one implementation."""
 
-    mode: Mode = option("setting", "plain", ABOUT_MODE, shown="first")
-    run_dir: Path | None = option(
-        "output", None, "folder for this run's files; unset: a new one under runs/", shown="first"
-    )
-    resume: Literal["auto"] | Path | None = option(
-        "resuming",
-        None,
-        "continue from this checkpoint, or from the latest one in this run folder, made by any implementation; auto:"
-        " from the latest in --run-dir, or from the start if there is none",
-        shown="first",
-    )
-    seed: int = option(
-        "data",
-        0,
-        "seed of initial weights, example order, dropout, augmentation and synthetic data",
-        ge=0,
-        lt=2**63,
-    )
-    initial_weights: Path | None = option("place", None, "a model.safetensors to start from; unset: made from --seed")
-    verify_steps: int | None = option(
-        "training",
-        None,
-        "train only N steps, as the proof does: the first batches and the last one of each epoch, with the learning"
-        " rates of the whole training",
-        ge=4,
-        le=MAX_COUNT,
-    )
-    evaluate_on: Literal["test", "train"] = option(
-        "training",
-        "test",
-        "the examples to evaluate on after each epoch; train: the first --test-size training examples, unset: all;"
-        " results are called test_... in both cases",
-    )
-    dry_run: bool = option("output", False, "only write config.json, with every auto resolved")
-    log_every_n_steps: Number = option(
-        "output", 50, "fetch and write the step losses every N steps and at each epoch's end", shown="never"
-    )
-    save_first_batch: bool = option(
-        "output",
-        False,
-        "also write first_batch.safetensors: activations and gradients on the first batch",
-        shown="never",
-    )
+    mode: Mode = option("setting", "plain", shown="first", description=ABOUT_MODE)
+    run_dir: Path | None = option("output", None, shown="first")
+    """folder for this run's files; unset: a new one under runs/"""
+    resume: Literal["auto"] | Path | None = option("resuming", None, shown="first")
+    """continue from this checkpoint, or from the latest one in this run folder, made by any implementation; auto: from
+    the latest in --run-dir, or from the start if there is none"""
+    seed: int = option("data", 0, ge=0, lt=2**63)
+    """seed of initial weights, example order, dropout, augmentation and synthetic data"""
+    initial_weights: Path | None = option("place", None)
+    """a model.safetensors to start from; unset: made from --seed"""
+    verify_steps: int | None = option("training", None, ge=4, le=MAX_COUNT)
+    """train only N steps, as the proof does: the first batches and the last one of each epoch, with the learning rates
+    of the whole training"""
+    evaluate_on: Literal["test", "train"] = option("training", "test")
+    """the examples to evaluate on after each epoch; train: the first --test-size training examples, unset: all; results
+    are called test_... in both cases"""
+    dry_run: bool = option("output", False)
+    """only write config.json, with every auto resolved"""
+    log_every_n_steps: Number = option("output", 50, shown="never")
+    """fetch and write the step losses every N steps and at each epoch's end"""
+    save_first_batch: bool = option("output", False, shown="never")
+    """also write first_batch.safetensors: activations and gradients on the first batch"""
 
     @property
     def examples_per_step(self) -> int:

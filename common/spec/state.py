@@ -67,8 +67,7 @@ class TrainState:
         Args:
           scaled: whether the loss is scaled.
 
-        Raises:
-          UserError: the file can't be read, or does not fit the network and the update rule.
+        Raises UserError if the file can't be read, or does not fit the network and the update rule.
         """
         arrays = read_safetensors(path)
         trained = {parameter.name: parameter.shape for parameter in network.parameters if parameter.trainable}

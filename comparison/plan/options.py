@@ -21,7 +21,6 @@ from common.spec.options import (
     TrainingOptions,
     option,
     options_of_kind,
-    outlives_rounding,
 )
 
 # Kinds of compare.py's own options: which rows there are, how a run is made, how many runs, sweeps, how results are
@@ -46,7 +45,7 @@ def _is_name(value: str) -> str:
 
 ImplementationName = Annotated[str, AfterValidator(_is_name)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False), AfterValidator(outlives_rounding)]
+Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
 
 def _percent(value: Any) -> Any:

@@ -12,7 +12,7 @@ from common.platform.files import arrays_sha256, write_json_model
 from common.platform.launch import Launch
 from common.platform.machine import describe_machine
 from common.record.predictions import Predictions
-from common.record.results import CONFIG_FILE, METRICS_FILE, SCHEMA_VERSION, RunResult, TurnLine, write_result
+from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, SCHEMA_VERSION, RunResult, TurnLine
 from common.record.timeline import PHASES
 from common.resolve import Settings, resolve_devices, resolve_settings
 from comparison import load
@@ -248,4 +248,4 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
     }
     result = RunResult(**{**fields, **(truth.changes or {})})
     write_json_model(run_dir / CONFIG_FILE, result.config)
-    write_result(run_dir, result)
+    write_json_model(run_dir / RESULT_FILE, result)

@@ -11,7 +11,6 @@ from common.platform.files import read_safetensors, write_safetensors
 from common.record import checkpoints
 from common.record.checkpoints import (
     CHECKSUMS_FILE,
-    FILES,
     Checkpoint,
     checkpoint_dirs,
     has_whole_checkpoint,
@@ -72,8 +71,7 @@ def test_the_last_ones_are_kept_and_nothing_else_is_left(tmp_path):
 
 def seal(folder):
     """Writes checksums that match the files as they are now."""
-    sums = [f"{checkpoints._sha256(folder / name)}  {name}\n" for name in FILES]
-    (folder / CHECKSUMS_FILE).write_text("".join(sums))
+    (folder / CHECKSUMS_FILE).write_text(checkpoints._checksums(folder))
 
 
 def flip_a_bit(folder):

@@ -9,7 +9,7 @@ from conftest import run
 
 from common.platform.machine import num_cores
 from common.record import monitor
-from common.record.monitor import EnergyMeter, Monitor, cpu_energy_counters, visible_gpus
+from common.record.monitor import Monitor, cpu_energy_meter, visible_gpus
 
 
 def test_the_processor_time_of_children_counts():
@@ -57,7 +57,7 @@ def test_joules_are_those_of_the_packages_between_resume_and_pause(tmp_path):
     first = zone(tmp_path, "intel-rapl:0", "package-0", 900_000)
     second = zone(tmp_path, "intel-rapl:1", "package-1", 0)
     others = zone(tmp_path, "intel-rapl:0:0", "core", 0), zone(tmp_path, "intel-rapl:2", "psys", 0)
-    meter = EnergyMeter(cpu_energy_counters(tmp_path))
+    meter = cpu_energy_meter(tmp_path)
     first.write_text("950000")
     meter.resume()
     first.write_text("150000")  # the counter has wrapped: 50,000 to its end and 150,000 more
@@ -72,7 +72,7 @@ def test_joules_are_those_of_the_packages_between_resume_and_pause(tmp_path):
     meter.resume()
     meter.pause()
     assert meter.joules == pytest.approx(0.2 + 0.4)
-    unknown = EnergyMeter(cpu_energy_counters(tmp_path / "none"))
+    unknown = cpu_energy_meter(tmp_path / "none")
     assert unknown.joules is None and unknown.source is None
 
 

@@ -41,9 +41,6 @@ def test_every_option_survives_the_way_to_an_implementation():
     ("arguments", "message"),
     [
         ("--momentum 1", "--momentum 1: should be less than 1"),
-        ("--learning-rate 1e-46", "--learning-rate 1e-46: counts as 0 in the 32-bit floats"),
-        ("--weight-decay 1e-40", "--weight-decay 1e-40: counts as 0 in the 32-bit floats"),
-        ("--momentum 0.99999999999", "--momentum 0.99999999999: counts as 1 in the 32-bit floats"),
         ("--learning-rate nan", "--learning-rate nan: should be a finite number"),
         ("--model vgg", "--model vgg: should be one of cnn, lenet, mnist_dropout, resnet8, resnet18, resnet50"),
         ("--image-shape 8 8 1", "--image-shape 8 8 1: only for --dataset synthetic, not digits"),
@@ -69,7 +66,6 @@ def test_the_digest_is_over_the_training_and_not_over_places_and_output(tmp_path
     assert options_of_kind(TrainConfig, *RESET_IN) == list(TrainConfig.model_fields)  # one without a kind would lack
     for options in ({"seed": 1}, {"devices": 2}, {"batch_size": 3}):
         assert TrainConfig(**options).sha256() != TrainConfig().sha256()
-    assert parse("--momentum", "-0.0").sha256() == parse("--momentum", "0").sha256()
 
 
 def test_compare_passes_every_training_option_on():
