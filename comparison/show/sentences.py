@@ -13,6 +13,7 @@ from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
 from common.spec.options import MODES, TrainConfig, neutral_option_values, options_of_kind
 from common.spec.schedules import SCHEDULES
+from comparison.measure.accuracies import accuracies_differ_clearly
 from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
 from comparison.measure.comparison import Comparison
@@ -191,7 +192,13 @@ def proof_conclusions(table: Table) -> list[str]:
 
 def accuracy_conclusions(table: Table) -> list[str]:
     """Which accuracies differ from the first row's by more than chance explains."""
-    return [row.other_accuracy for row in table.rows if row.other_accuracy]
+    first, *others = table.finished or [None]
+    return [
+        "accuracies differ by more than chance explains: "
+        + ", ".join(f"{of.title} {of.test_accuracy:{ACCURACY}}" for of in (row, first))
+        for row in others
+        if accuracies_differ_clearly(row.runs, first.runs)
+    ]
 
 
 def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
