@@ -124,21 +124,6 @@ class Row(ProvedRow):
         return speed_ratio(self.in_table.reference, self)
 
     @cached_property
-    def _shares_of_fastest(self) -> dict[str, float]:
-        """Name of a row of the table -> its speed as a share of the fastest row's, 1 for that row itself.
-
-        A row is left out if its ratio to the fastest row has no interval, or if the difference is not significant; if
-        that is so for all, the fastest is not known and there are no shares.
-        """
-        first, measured = self.in_table.rows[0], [row for row in self.in_table.rows if row.ratio is not None]
-        if self is not first or not measured:
-            return {} if self is first else first._shares_of_fastest
-        fastest = max(measured, key=lambda row: row.ratio)
-        ratios = {row.name: speed_ratio(fastest, row) for row in measured if row is not fastest}
-        slower = {name: of.estimate or 0.0 for name, of in ratios.items() if of and of.verdict == "slower"}
-        return {fastest.name: 1.0, **slower} if slower else {}
-
-    @cached_property
     def _reached(self) -> pd.DataFrame:
         """When each of its runs first reached the target accuracy; missing for one that did not."""
         accuracy = self.in_table.options.target_accuracy
@@ -253,7 +238,14 @@ class Row(ProvedRow):
     @shown("of the\nfastest", DECISION, form=SHARE, best="fastest")
     def share_of_fastest(self) -> float | None:
         """The ratio to the fastest row's speed, where the difference is significant."""
-        return self._shares_of_fastest.get(self.name)
+        measured = [row for row in self.in_table.rows if row.ratio is not None]
+        if self not in measured:
+            return None
+        fastest = max(measured, key=lambda row: row.ratio)
+        if self is fastest:  # which is not known if no other row is significantly slower
+            return 1.0 if any(row.share_of_fastest for row in measured if row is not self) else None
+        ratio = speed_ratio(fastest, self)
+        return ratio.estimate if ratio and ratio.verdict == "slower" else None
 
     @shown("images/s\nspread", MAIN, SWEEP_SPEED)
     def shown_spread(self) -> str:
@@ -280,12 +272,11 @@ class Row(ProvedRow):
     def stalled(self) -> float | None:
         """Share of these turns' time lost because slow turns last longer than usual ones, see
         [comparison.md](comparison.md#stalls)."""
-        if not len(self.turns) or not len(self.counting_turns):
+        runs = self.counting_turns.groupby("run_dir")
+        if not len(runs):
             return None
-        usual = 0.0
-        for _, turns in self.counting_turns.groupby("run_dir"):
-            usual += turns["images"].sum() / typical_speed(turns["images_per_second"].tolist())
-        return max(0.0, 1 - usual / float(self.counting_turns["seconds"].sum()))
+        usual = sum(turns["images"].sum() / typical_speed(turns["images_per_second"].tolist()) for _, turns in runs)
+        return max(0.0, 1 - float(usual / self.counting_turns["seconds"].sum()))
 
     ratio_min = number("Lowest ratio of a single round.", lambda row: row._ratio and row._ratio.least)
     ratio_max = number("Highest ratio of a single round.", lambda row: row._ratio and row._ratio.most)
