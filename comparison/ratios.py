@@ -92,12 +92,6 @@ def mean_interval(samples: Sequence[float]) -> Interval:
     return Interval(mean, float(interval.low), float(interval.high))
 
 
-def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile."""
-    low, median, high = np.quantile(samples, [0.25, 0.5, 0.75])
-    return float(low), float(median), float(high)
-
-
 def typical_speed(speeds: Sequence[float]) -> float:
     """The trimmed mean of their logarithms, as ratios of turns use it, so that ratios of speeds fit those of turns."""
     return float(np.exp(_trimmed_mean(np.log(np.asarray(speeds)))))

@@ -4,6 +4,7 @@ As soon as a run has ended, its record and the tables are written.
 """
 
 import itertools
+import math
 import os
 import random
 import shlex
@@ -173,7 +174,7 @@ def _merit(runs: Sequence[Run], target_accuracy: float | None) -> tuple[float, .
     the better; the mean test accuracy; the mean test loss. Without a target, the second and the third do not apply.
     """
     results = [run.result for run in runs if run.result]
-    reached = [epochs for run in runs if (epochs := run.epochs_to(target_accuracy)) is not None]
+    reached = [epochs for run in runs if not math.isnan(epochs := run.reach(target_accuracy).epochs)]
     accuracy = statistics.fmean(result.test_accuracy for result in results)
     loss = statistics.fmean(result.test_loss for result in results)
     return len(results), len(reached), -statistics.fmean(reached or [0.0]), accuracy, -loss

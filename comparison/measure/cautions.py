@@ -118,7 +118,9 @@ def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame, options: CompareConfig) 
         follows = f"they are left out: speeds and ratios are from the other {left}"
     else:
         follows = f"no speed was measured: {QUIETER}"
-    what = _of_rounds(disturbed, len(rounds)) if disturbed else f"{disturbed_turns} of {len(turns)} turns were"
+    what = f"{disturbed_turns} of {len(turns)} turns were"
+    if disturbed:
+        what = f"{disturbed} of {len(rounds)} rounds {'was' if disturbed == 1 else 'were'}"
     yield (
         f"{what} disturbed: other programs used up to {loads.max():{SHARE}} of the cores"
         f" ({worst['title']}, seed {worst['seed']}, round {worst['round']}); {follows}"
@@ -140,13 +142,6 @@ def why_not_measured(rows: Sequence[Row]) -> str | None:
         return None
     loads = runs.loc[runs["disturbed"], "run"].map(lambda run: other_load(run) or 0.0)
     return f"other programs used {loads.median():{SHARE}} of the cores; {QUIETER}"
-
-
-def _of_rounds(part: int, whole: int) -> str:
-    """`2 of 7 rounds were`."""
-    if whole == 1:
-        return "the only round was"
-    return f"{'all' if part == whole else f'{part} of'} {whole} rounds {'was' if part == 1 else 'were'}"
 
 
 def _in_no_speed(row: Row, who: str) -> Iterator[str]:

@@ -134,11 +134,10 @@ def epochs_frame(lines: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
 def turns_frame(lines: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """A line for each turn of each run that has succeeded: the samples that ratios are from."""
-
-    def turns(run: Run) -> list[dict[str, Any]]:
-        return [dict(turn) | {"images_per_second": turn.images_per_second} for turn in run.turns]
-
-    return _lines_frame(lines, runs, {**_fields(TurnLine), "images_per_second": float}, turns)
+    columns = {**_fields(TurnLine), "images_per_second": float}
+    return _lines_frame(
+        lines, runs, columns, lambda run: [{name: getattr(turn, name) for name in columns} for turn in run.turns]
+    )
 
 
 def steps_frame(lines: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

@@ -1,9 +1,8 @@
 """`Row`: the columns of tables. Each is written once, as a method."""
 
 import math
-import statistics
-from collections.abc import Collection
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -11,7 +10,6 @@ from common.record.timeline import SHOWN_PHASES, Phase
 from common.resolve import describe_settings
 from common.spec.options import Mode
 from comparison.lockstep import FIRST_STEPS, loss_differences
-from comparison.measure.accuracies import accuracies_differ_clearly
 from comparison.measure.columns import Column, column, number, shown
 from comparison.measure.lines_of_code import lines_of_training
 from comparison.measure.status import DIFFERENT, ProvedRow, Status
@@ -32,7 +30,7 @@ from comparison.numbers import (
 )
 from comparison.plan.jobs import Values
 from comparison.prove.learning import Learned
-from comparison.ratios import MIN_FOR_QUARTILES, Interval, Ratio, Verdict, mean_interval, quartiles, typical_speed
+from comparison.ratios import MIN_FOR_QUARTILES, Interval, Ratio, Verdict, mean_interval, typical_speed
 from comparison.run.store import Reach
 
 # The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not on the terminal:
@@ -52,10 +50,18 @@ ABOUT_PHASES: dict[Phase, str] = {
 }
 
 
-def _median(values: Collection[float | None]) -> float | None:
-    """The median; None if any value is not known: a median of the others would be over other runs."""
-    known = [value for value in values if value is not None and not math.isnan(value)]
-    return statistics.median(known) if known and len(known) == len(values) else None
+def _known(value: Any) -> float | None:
+    """None for NaN, which is what pandas says of no values."""
+    return None if math.isnan(value) else float(value)
+
+
+def _mean(values: pd.Series) -> float | None:
+    """None if any value is not known: a mean of the others would be over other runs. So is the median."""
+    return _known(values.mean(skipna=False))
+
+
+def _median(values: pd.Series) -> float | None:
+    return _known(values.median(skipna=False))
 
 
 def _largest(values: pd.Series) -> int | None:
@@ -88,33 +94,27 @@ class Row(ProvedRow):
 
     # --- What several columns are computed from ---
 
-    def _of_seeds(self, name: str) -> list[float]:
-        """For each seed, the mean of a number of its results."""
-        by_seed: dict[int, list[float]] = {}
-        for seed, result in zip(self.runs["seed"], self.results, strict=True):
-            by_seed.setdefault(seed, []).append(getattr(result, name))
-        return [statistics.fmean(values) for values in by_seed.values()]
+    @cached_property
+    def _of_seeds(self) -> pd.DataFrame:
+        """Test accuracy and loss of each seed: the means of its runs."""
+        return self.runs.groupby("seed")[["test_accuracy", "test_loss"]].mean()
 
     @cached_property
     def _accuracy(self) -> Interval | None:
-        return mean_interval(self._of_seeds("test_accuracy")) if len(self.runs) else None
+        return mean_interval(self._of_seeds["test_accuracy"].tolist()) if len(self.runs) else None
 
-    def sums(self, name: str) -> list[float]:
+    def _sums(self, name: str) -> pd.Series:
         """For each measured run, the sum of a list in its result."""
-        return [sum(getattr(run.result, name)) for run in self.measured["run"]]
+        return self.measured["run"].map(lambda run: sum(getattr(run.result, name))).astype(float)
 
     @cached_property
     def speeds(self) -> pd.Series:
         """Images per second of the measured runs."""
         return self.measured["speed"].dropna()
 
-    @cached_property
-    def _quartiles(self) -> tuple[float | None, float | None]:
-        """The lower and the upper quartile of the speeds; None with too few runs."""
-        if len(self.speeds) < MIN_FOR_QUARTILES:
-            return None, None
-        low, _, high = quartiles(self.speeds.tolist())
-        return low, high
+    def _quartile(self, share: float) -> float | None:
+        """A quartile of the speeds; None with too few runs."""
+        return _known(self.speeds.quantile(share)) if len(self.speeds) >= MIN_FOR_QUARTILES else None
 
     @cached_property
     def _ratio(self) -> Ratio | None:
@@ -124,50 +124,15 @@ class Row(ProvedRow):
         return speed_ratio(self.in_table.reference, self)
 
     @cached_property
-    def _shares_of_fastest(self) -> dict[str, float]:
-        """Name of a row of the table -> its speed as a share of the fastest row's, 1 for that row itself.
-
-        A row is left out if its ratio to the fastest row has no interval, or if the difference is not significant; if
-        that is so for all, the fastest is not known and there are no shares.
-        """
-        first, measured = self.in_table.rows[0], [row for row in self.in_table.rows if row.ratio is not None]
-        if self is not first or not measured:
-            return {} if self is first else first._shares_of_fastest
-        fastest = max(measured, key=lambda row: row.ratio)
-        ratios = {row.name: speed_ratio(fastest, row) for row in measured if row is not fastest}
-        slower = {name: of.estimate or 0.0 for name, of in ratios.items() if of and of.verdict == "slower"}
-        return {fastest.name: 1.0, **slower} if slower else {}
-
-    @cached_property
-    def _reaches(self) -> list[Reach] | None:
-        """When its runs first reached the target accuracy, without those that did not; None without a target."""
+    def _reached(self) -> pd.DataFrame:
+        """When each of its runs first reached the target accuracy; missing for one that did not."""
         accuracy = self.in_table.options.target_accuracy
-        if accuracy is None or not len(self.runs):
-            return None
-        return [reach for run in self.runs["run"] if (reach := run.reach(accuracy))]
+        reached = [run.reach(accuracy) for run in self.runs["run"]]
+        return pd.DataFrame(reached, columns=Reach._fields, dtype=float)
 
-    def _all_reached(self, number: str) -> list[float]:
-        """Empty unless all runs reached the target: a mean over only those that did would look too good."""
-        reaches = self._reaches or []
-        return [getattr(reach, number) for reach in reaches] if len(reaches) == len(self.runs) else []
-
-    def _mean_reached(self, number: str) -> float | None:
-        values = self._all_reached(number)
-        return statistics.fmean(values) if values else None
-
-    @property
-    def _target_quartiles(self) -> tuple[float | None, float | None, float | None]:
-        values = self._all_reached("seconds")
-        return quartiles(values) if values else (None, None, None)
-
-    @cached_property
-    def other_accuracy(self) -> str | None:
-        """For people: that its accuracy differs from the first row's by more than chance explains; None otherwise."""
-        reference = self.in_table.reference
-        if reference is None or self.is_reference or not accuracies_differ_clearly(self.runs, reference.runs):
-            return None
-        shown = ", ".join(f"{row.title} {row.test_accuracy:{ACCURACY}}" for row in (self, reference))
-        return f"accuracies differ by more than chance explains: {shown}"
+    def _target_quartile(self, share: float) -> float | None:
+        seconds = self._reached["seconds"]
+        return _known(seconds.quantile(share)) if seconds.notna().all() else None
 
     @cached_property
     def _rounding(self) -> tuple[float | None, float | None]:
@@ -247,7 +212,7 @@ class Row(ProvedRow):
     @column("test\nloss", DETAILS, SWEEP_ACCURACY, form=LOSS)
     def test_loss(self) -> float | None:
         """Mean over seeds."""
-        return statistics.fmean(self._of_seeds("test_loss")) if len(self.runs) else None
+        return _mean(self._of_seeds["test_loss"])
 
     # --- Columns: speed ---
 
@@ -256,30 +221,35 @@ class Row(ProvedRow):
         """Training images per second in usual turns: the median over the runs of undisturbed rounds."""
         return _median(self.speeds)
 
-    images_per_second_min = number("Lowest value of the same runs.", lambda row: min(row.speeds, default=None))
+    images_per_second_min = number("Lowest value of the same runs.", lambda row: _known(row.speeds.min()))
     images_per_second_q1 = number(
-        "Lower quartile of the same runs; missing if there are fewer than four.", lambda row: row._quartiles[0]
+        "Lower quartile of the same runs; missing if there are fewer than four.", lambda row: row._quartile(0.25)
     )
-    images_per_second_q3 = number("Upper quartile.", lambda row: row._quartiles[1])
-    images_per_second_max = number("Highest value of the same runs.", lambda row: max(row.speeds, default=None))
+    images_per_second_q3 = number("Upper quartile.", lambda row: row._quartile(0.75))
+    images_per_second_max = number("Highest value of the same runs.", lambda row: _known(row.speeds.max()))
 
     @property
-    def spread_low(self) -> float | None:
-        """The lower end of the middle half of the speeds or, with fewer than four runs, the lowest."""
-        return self._quartiles[0] or min(self.speeds, default=None)
-
-    @property
-    def spread_high(self) -> float | None:
-        return self._quartiles[1] or max(self.speeds, default=None)
+    def spread(self) -> tuple[float | None, float | None]:
+        """The ends of the middle half of the speeds or, with fewer than four runs, the lowest and the highest."""
+        if self.images_per_second_q1 is None:
+            return self.images_per_second_min, self.images_per_second_max
+        return self.images_per_second_q1, self.images_per_second_q3
 
     @shown("of the\nfastest", DECISION, form=SHARE, best="fastest")
     def share_of_fastest(self) -> float | None:
         """The ratio to the fastest row's speed, where the difference is significant."""
-        return self._shares_of_fastest.get(self.name)
+        measured = [row for row in self.in_table.rows if row.ratio is not None]
+        if self not in measured:
+            return None
+        fastest = max(measured, key=lambda row: row.ratio)
+        if self is fastest:  # which is not known if no other row is significantly slower
+            return 1.0 if any(row.share_of_fastest for row in measured if row is not self) else None
+        ratio = speed_ratio(fastest, self)
+        return ratio.estimate if ratio and ratio.verdict == "slower" else None
 
     @shown("images/s\nspread", MAIN, SWEEP_SPEED)
     def shown_spread(self) -> str:
-        low, high = self.spread_low, self.spread_high
+        low, high = self.spread
         return span(low, high, short_rate) if low != high else ""
 
     @column()
@@ -302,12 +272,11 @@ class Row(ProvedRow):
     def stalled(self) -> float | None:
         """Share of these turns' time lost because slow turns last longer than usual ones, see
         [comparison.md](comparison.md#stalls)."""
-        if not len(self.turns) or not len(self.counting_turns):
+        runs = self.counting_turns.groupby("run_dir")
+        if not len(runs):
             return None
-        usual = 0.0
-        for _, turns in self.counting_turns.groupby("run_dir"):
-            usual += turns["images"].sum() / typical_speed(turns["images_per_second"].tolist())
-        return max(0.0, 1 - usual / float(self.counting_turns["seconds"].sum()))
+        usual = sum(turns["images"].sum() / typical_speed(turns["images_per_second"].tolist()) for _, turns in runs)
+        return max(0.0, 1 - float(usual / self.counting_turns["seconds"].sum()))
 
     ratio_min = number("Lowest ratio of a single round.", lambda row: row._ratio and row._ratio.least)
     ratio_max = number("Highest ratio of a single round.", lambda row: row._ratio and row._ratio.most)
@@ -344,8 +313,8 @@ class Row(ProvedRow):
         """From the command to the end of the first step: median over runs."""
         return _median(self.measured["startup_seconds"])
 
-    train_seconds = number("Of training: median over runs.", lambda row: _median(row.sums("epoch_train_seconds")))
-    eval_seconds = number("Of evaluation: median over runs.", lambda row: _median(row.sums("eval_seconds")))
+    train_seconds = number("Of training: median over runs.", lambda row: _median(row._sums("epoch_train_seconds")))
+    eval_seconds = number("Of evaluation: median over runs.", lambda row: _median(row._sums("eval_seconds")))
 
     @column("wall\ns", TIMES, form=seconds)
     def wall_seconds(self) -> float | None:
@@ -395,7 +364,9 @@ class Row(ProvedRow):
     @column()
     def target_reached(self) -> int | None:
         """Number of runs that reached `--target-accuracy`."""
-        return None if self._reaches is None else len(self._reaches)
+        if self.in_table.options.target_accuracy is None or not len(self.runs):
+            return None
+        return int(self._reached["epochs"].notna().sum())
 
     @shown("target\nreached", TARGET, SWEEP_ACCURACY)
     def reached(self) -> str:
@@ -408,20 +379,20 @@ class Row(ProvedRow):
     @column("target\nepochs", TARGET, SWEEP_ACCURACY, form=".1f")
     def target_epochs(self) -> float | None:
         """Until the target was reached: mean, if all runs reached it."""
-        return self._mean_reached("epochs")
+        return _mean(self._reached["epochs"])
 
     @column("target\nsteps", TARGET, SWEEP_ACCURACY, form=COUNT)
     def target_steps(self) -> float | None:
         """Until the target was reached: mean, if all runs reached it."""
-        return self._mean_reached("steps")
+        return _mean(self._reached["steps"])
 
     @column("target\ns", TARGET, SWEEP_ACCURACY, form=seconds)
     def target_seconds(self) -> float | None:
         """Of training and evaluation until the target, without start-up: mean, if all runs reached it."""
-        return self._mean_reached("seconds")
+        return _mean(self._reached["seconds"])
 
-    target_seconds_q1 = number("Lower quartile of these seconds.", lambda row: row._target_quartiles[0])
-    target_seconds_q3 = number("Upper quartile.", lambda row: row._target_quartiles[2])
+    target_seconds_q1 = number("Lower quartile of these seconds.", lambda row: row._target_quartile(0.25))
+    target_seconds_q3 = number("Upper quartile.", lambda row: row._target_quartile(0.75))
 
     @shown("target s,\nmiddle half", TARGET)
     def target_spread(self) -> str:

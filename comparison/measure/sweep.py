@@ -1,9 +1,10 @@
 """A sweep as a study: a row for each variant and implementation; speed-up and efficiency over devices or nodes."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import pandas as pd
 
 from comparison.measure.row import Row
 from comparison.measure.table import Table, speed_ratio
@@ -38,26 +39,8 @@ class SweepRow:
         return (self.ratio.least, self.ratio.most) if self.ratio.estimate is None else (self.ratio.estimate,)
 
     @property
-    def speed_up(self) -> float | None:
-        """With too few rounds for a ratio: the geometric mean of the lowest and the highest one."""
-        return statistics.geometric_mean(self.ends) if self.ends else None
-
-    @property
-    def speed_up_low(self) -> float | None:
-        return self.ratio and (self.ratio.low if len(self.ends) == 1 else self.ratio.least)
-
-    @property
-    def speed_up_high(self) -> float | None:
-        return self.ratio and (self.ratio.high if len(self.ends) == 1 else self.ratio.most)
-
-    @property
-    def efficiency(self) -> float | None:
-        """The speed-up as a share of the ideal."""
-        return self.speed_up / self.ideal if self.speed_up and self.ideal else None
-
-    @property
     def efficiencies(self) -> tuple[float, ...]:
-        """The efficiency; with too few rounds, the lowest and the highest; empty if not known."""
+        """The ratio as a share of the ideal; with too few rounds, the lowest and the highest; empty if not known."""
         return tuple(speed_up / self.ideal for speed_up in self.ends) if self.ideal else ()
 
 
@@ -79,7 +62,7 @@ class Study:
     @property
     def numeric(self) -> bool:
         """Whether all values on the axis are numbers."""
-        return all(_is_number(row.x) for row in self.rows)
+        return bool(pd.to_numeric(pd.Series([row.x for row in self.rows]), errors="coerce").notna().all())
 
 
 def make_sweep_study(tables: Sequence[Table]) -> Study | None:
@@ -123,11 +106,3 @@ def _speed_up(tables: Sequence[Table], row: Row) -> tuple[Ratio | None, float | 
 def _devices(row: Row) -> int:
     """The number of devices on all nodes."""
     return row.results[0].config.all_devices
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -1,6 +1,5 @@
 """`Table`: runs that can be compared. `RunsOfRow`: those of one implementation in one mode. Ratios of their speeds."""
 
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -113,12 +112,6 @@ class RunsOfRow:
         return self.runs[self.runs["whole"] & ~self.runs["left_out"]]
 
     @cached_property
-    def timed(self) -> list[tuple[Run, float]]:
-        """The measured runs with their speeds, in the order of seeds and rounds; without those that are too short."""
-        runs = self.measured[self.measured["speed"].notna()]
-        return sorted(zip(runs["run"], runs["speed"], strict=True), key=lambda pair: pair[0].round_key)
-
-    @cached_property
     def typical_run(self) -> Run:
         """The run with the median duration of training and evaluation, which rows and figures show."""
         runs = self.measured if len(self.measured) else self.runs
@@ -170,7 +163,7 @@ def speed_ratio(reference: RunsOfRow, row: RunsOfRow) -> Ratio | None:
         ]
         return ratio_of_turns(rounds) if rounds else None
     pairs = paired_speeds(reference, row)
-    return paired_ratio(*zip(*pairs, strict=True)) if pairs else None
+    return paired_ratio(pairs["speed"].tolist(), pairs["speed_of_reference"].tolist()) if len(pairs) else None
 
 
 def paired_turns(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
@@ -201,29 +194,22 @@ def have_turns(turns: pd.DataFrame) -> bool:
     return len(turns) > 0 and bool(turns.groupby(ROUND).size().max() >= MIN_CYCLES)
 
 
-def paired_speeds(reference: RunsOfRow, row: RunsOfRow) -> list[tuple[float, float]]:
-    """The speeds of a row's measured runs, each with the reference's of the same round, in the order of the rounds.
+def paired_speeds(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
+    """`speed` of a row's measured runs with `speed_of_reference` of the same round, in the order of the rounds.
 
     A disturbed round is made again for its own variant only. So rows of different variants pair their undisturbed
     rounds in order: the first with the first, and so on. In one variant, runs with different numbers of steps before
     the clock starts are no pair.
     """
     in_order = row.in_table.variant != reference.in_table.variant
+    keys = ["seed", "number"] if in_order else [*ROUND, "warmup_steps"]
 
-    def by_round(of_row: RunsOfRow) -> dict[tuple[Any, ...], tuple[Run, float]]:
-        counts = Counter[int]()
-        speeds: dict[tuple[Any, ...], tuple[Run, float]] = {}
-        for run, speed in of_row.timed:
-            counts[run.record.seed] += 1
-            steps = run.result.warmup_steps if run.result else None
-            key = (run.record.seed, counts[run.record.seed]) if in_order else (*run.round_key, steps)
-            speeds[key] = run, speed
-        return speeds
+    def timed(of_row: RunsOfRow) -> pd.DataFrame:
+        runs = of_row.measured.dropna(subset="speed").sort_values(ROUND)
+        return runs.assign(number=runs.groupby("seed").cumcount())
 
-    own, others = by_round(row), by_round(reference)
-    pairs = [(*own[key], others[key][1]) for key in own if key in others]
-    pairs.sort(key=lambda pair: (pair[0].record.round, pair[0].record.started))
-    return [(speed, other) for _, speed, other in pairs]
+    pairs = timed(row).merge(timed(reference), on=keys, suffixes=("", "_of_reference"))
+    return pairs.sort_values(["round", "started"])[["speed", "speed_of_reference"]]
 
 
 def num_pairs(reference: RunsOfRow, row: RunsOfRow) -> int:

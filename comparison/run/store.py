@@ -4,11 +4,13 @@ A run's files must belong together, and to the run that was asked for; otherwise
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +37,6 @@ from comparison.run.load_meter import quiet
 from comparison.run.program import RECORD_FILE, Ended, Program, Record
 
 LOG_FILE = "log.txt"
-RoundKey = tuple[int, int]  # seed and number of a round
 FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has no result, in one line
 # The files that a run's digest covers: tables and the report are made from them.
 COVERED_FILES = (CONFIG_FILE, METRICS_FILE, PREDICTIONS_FILE, RESULT_FILE)
@@ -43,13 +44,12 @@ COVERED_FILES = (CONFIG_FILE, METRICS_FILE, PREDICTIONS_FILE, RESULT_FILE)
 DIFFERENT_GUESSES = 0.002
 
 
-@dataclass(frozen=True)
-class Reach:
-    """When a run's test accuracy first reached the target: epochs, steps, seconds without start-up."""
+class Reach(NamedTuple):
+    """When a run's test accuracy first reached the target, without start-up; NaN if it never did."""
 
-    epochs: int
-    steps: int
-    seconds: float
+    epochs: float = math.nan
+    steps: float = math.nan
+    seconds: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -116,30 +116,17 @@ class Run:
         turns = self.quiet_turns or self.turns
         return typical_speed([turn.images_per_second for turn in turns]) if turns else self.result.images_per_second
 
-    def epochs_to(self, accuracy: float | None) -> int | None:
-        """Epochs until the test accuracy first reached `accuracy`; None if it never did, or if `accuracy` is None."""
-        if accuracy is None:
-            return None
-        return next((line.epoch for line in self.epochs if line.test_accuracy >= accuracy), None)
-
-    def reach(self, accuracy: float) -> Reach | None:
-        """When it first reached `accuracy`, checked after every epoch; None if it never did.
+    def reach(self, accuracy: float | None) -> Reach:
+        """When it first reached `accuracy`, checked after every epoch; never, if `accuracy` is None.
 
         The seconds include those of evaluations, as in MLPerf.
         """
-        epochs = self.epochs_to(accuracy)
-        if epochs is None:
-            return None
-        assert self.result is not None
-        plan = self.result.plan
-        lines = [line for line in self.epochs if line.epoch <= epochs]
-        seconds = sum((line.train_seconds or 0.0) + line.eval_seconds for line in lines)
-        return Reach(epochs, min(epochs * plan.steps_per_epoch, plan.total_steps), seconds)
-
-    @property
-    def round_key(self) -> tuple[int, int, int, int]:
-        """Seed, round, session and group. Runs with the same key were made in turns, or one after the other: a pair."""
-        return self.record.seed, self.record.round, self.record.session, self.record.group
+        seconds = 0.0
+        for line in self.epochs:
+            seconds += (line.train_seconds or 0.0) + line.eval_seconds
+            if self.result and accuracy is not None and line.test_accuracy >= accuracy:
+                return Reach(line.epoch, self.result.plan.last_step(line.epoch), seconds)
+        return Reach()
 
     def shown_dir(self, folder: Path) -> str:
         """Its folder, relative to the comparison's folder, which may be moved."""

@@ -1,102 +1,31 @@
-"""Writes the result files of a comparison, except the report, and logs them to the tools that `--logger` names."""
+"""Writes the result files of a comparison, except the report."""
 
 import json
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from common.platform.files import write_text
-from common.record.results import RunResult
-from comparison.measure.columns import columns_of
 from comparison.measure.comparison import Comparison
-from comparison.measure.row import Row
-from comparison.run.program import Record
 from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import ABOUT_DETAILS, about_main, in_one_line, row_tables, study_tables
 
-FILES = ("report.html", "results.md", "results.json", "results.csv", "runs.csv")  # what tools get as artifacts
-
-
-# --- Files ---
-
 
 def write_tables(comparison: Comparison) -> None:
-    """`results.csv`, `runs.csv`, `results.json` with its schema, `results.md`."""
-    folder = comparison.folder
-    write_text(folder / "results.csv", comparison.rows.to_csv(index=False, lineterminator="\n"))
-    write_text(folder / "runs.csv", comparison.runs.to_csv(index=False, lineterminator="\n"))
-    write_text(folder / "results.json", _results(comparison).model_dump_json(indent=2, by_alias=True) + "\n")
-    write_text(folder / "results.schema.json", _schema())
+    """`results.csv`, `runs.csv`, `results.md`, and `results.json`, which has all of these and the warnings."""
+    folder, request = comparison.folder, comparison.request
+    content: dict[str, Any] = {
+        "created": request.created,
+        "command": request.commands[-1],
+        "warnings": comparison.warnings,
+    }
+    for name, file, frame in (("rows", "results.csv", comparison.rows), ("runs", "runs.csv", comparison.runs)):
+        write_text(folder / file, frame.to_csv(index=False, lineterminator="\n"))
+        content[name] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    write_text(folder / "results.json", json.dumps(content, indent=2) + "\n")
     write_text(folder / "results.md", to_markdown(comparison))
-
-
-# --- The schema of results.json ---
-
-# A row, which has the columns of `results.csv`.
-_fields: dict[str, Any] = {column.name: (column.type, Field(description=column.about)) for column in columns_of(Row)}
-StoredRow: Any = create_model("Row", __config__=ConfigDict(frozen=True, extra="forbid"), **_fields)
-
-
-class RunSample(BaseModel):
-    """A single run: its record and its own result, which is null if the run failed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    table: int = Field(ge=0)
-    run_dir: str
-    record: Record
-    result: RunResult | None
-
-
-class Results(BaseModel):
-    """`results.json`. `results.schema.json` beside it is its JSON schema.
-
-    Attributes:
-      command: the command that made the comparison; the last one if it was resumed.
-      rows: with the columns of `results.csv`.
-      runs: all runs, in the order in which they were made.
-      warnings: lines on what might mislead a reader of the rows.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-    schema_file: Literal["results.schema.json"] = Field("results.schema.json", alias="$schema")
-    schema_version: Literal[5]
-    created: str
-    command: str
-    target_accuracy: float | None
-    warnings: list[str]
-    rows: list[StoredRow]
-    runs: list[RunSample]
-
-
-def _results(comparison: Comparison) -> Results:
-    request = comparison.request
-    return Results(
-        schema_version=5,
-        created=request.created,
-        command=request.commands[-1],
-        target_accuracy=request.options.target_accuracy,
-        warnings=comparison.warnings,
-        rows=[
-            StoredRow(**{column.name: getattr(row, column.name) for column in columns_of(Row)})
-            for row in comparison.all_rows
-        ],
-        runs=[
-            RunSample(table=table, run_dir=run.shown_dir(comparison.folder), record=run.record, result=run.result)
-            for table, run in zip(comparison.runs["table"], comparison.lines["run"], strict=True)
-        ],
-    )
-
-
-@cache
-def _schema() -> str:
-    """The JSON schema of `results.json`."""
-    return json.dumps(Results.model_json_schema(mode="serialization"), indent=2) + "\n"
 
 
 # --- Markdown: the tables as on the terminal ---

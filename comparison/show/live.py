@@ -3,7 +3,6 @@
 import math
 import statistics
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -15,15 +14,6 @@ from comparison.plan.jobs import Job, variant_name
 from comparison.run.store import Run
 
 PLAIN_EPOCHS, PLAIN_SECONDS = 10, 60.0  # where there is no terminal: lines for each run; between two lines of the time
-
-
-@dataclass
-class _Shown:
-    """A run that is being made, with its progress bar."""
-
-    job: Job
-    task: TaskID
-    num_epochs: int = 0
 
 
 class LiveView:
@@ -51,10 +41,10 @@ class LiveView:
             self._seconds.setdefault((run.record.name, variant_name(run.record.variant)), []).append(run.own_seconds)
         self._whole = self._bars.add_task("all runs", total=total, completed=len(done), state="", visible=total > 1)
         self._left: list[Job] = []
-        self._running: dict[Path, _Shown] = {}
+        self._running: dict[Path, tuple[Job, TaskID]] = {}
+        self._num_epochs = 0
         self._began = 0.0  # the round that is being made
         self._told = time.monotonic()
-        self._over: list[TaskID] = []
 
     def __enter__(self) -> "LiveView":
         self._bars.start()
@@ -73,42 +63,38 @@ class LiveView:
 
     def start(self, job: Job, left: list[Job]) -> None:
         """Shows that the run of `job` begins. The jobs in `left` come after it."""
-        if self._total > 4:  # many finished runs would fill the screen and hide the current one
-            for task in self._over:
-                self._bars.update(task, visible=False)
-            self._over.clear()
         if not self._running:
             self._began = time.monotonic()
         self._left = left
-        self._running[job.path] = _Shown(job, self._bars.add_task(f"{job.title:<10}", total=None, state="starting"))
+        self._running[job.path] = job, self._bars.add_task(f"{job.title:<10}", total=None, state="starting")
         self._plain(job, "starting")
         self._tell_time_left()
 
     def see(self, job: Job, line: MetricsLine) -> None:
         """Shows a line of the run's metrics."""
-        shown = self._running[job.path]
+        _, task = self._running[job.path]
         if isinstance(line, PlanLine):
-            shown.num_epochs = line.num_epochs
-            self._bars.update(shown.task, total=line.total_steps)
+            self._num_epochs = line.num_epochs
+            self._bars.update(task, total=line.total_steps)
         elif isinstance(line, StepLine):
-            self._bars.update(shown.task, completed=line.step, state=f"step {line.step:,} loss {line.loss:.3f}")
+            self._bars.update(task, completed=line.step, state=f"step {line.step:,} loss {line.loss:.3f}")
         elif isinstance(line, EpochLine):
-            state = f"epoch {line.epoch}/{shown.num_epochs}  accuracy {line.test_accuracy:{ACCURACY}}"
-            self._bars.update(shown.task, state=state)
-            if self._total <= 4 and line.epoch % math.ceil(shown.num_epochs / PLAIN_EPOCHS) == 0:
+            state = f"epoch {line.epoch}/{self._num_epochs}  accuracy {line.test_accuracy:{ACCURACY}}"
+            self._bars.update(task, state=state)
+            if self._total <= 4 and line.epoch % math.ceil(self._num_epochs / PLAIN_EPOCHS) == 0:
                 self._plain(job, f"{state}  test loss {line.test_loss:{LOSS}}")
         self._tell_time_left()
 
     def end(self, job: Job, run: Run) -> None:
         """Shows that the run of `job` has ended."""
-        task = self._running.pop(job.path).task
-        self._over.append(task)
+        _, task = self._running.pop(job.path)
         self._seconds.setdefault(_key(job), []).append(run.own_seconds)
         self._done += 1
         over = job.path.parent not in {path.parent for path in [*self._running, *(job.path for job in self._left)]}
         self._bars.stop_task(task)
         state = "done" if run.record.failure is None else f"failed: {run.record.failure}"
-        self._bars.update(task, state=state)
+        # Many finished runs would fill the screen and hide the current one.
+        self._bars.update(task, state=state, visible=self._total <= 4)
         self._bars.update(self._whole, completed=self._done)
         self._plain(job, f"{state} after {run.own_seconds:.1f} s")
         self._tell_time_left(over)
@@ -127,7 +113,7 @@ class LiveView:
     def _seconds_left(self) -> float | None:
         """Estimated seconds until all runs have ended; None if nothing is known of them, or none is left."""
         left = [self._guess(job) for job in self._left]
-        running = [self._guess(shown.job) for shown in self._running.values()]
+        running = [self._guess(job) for job, _ in self._running.values()]
         if None in (*left, *running) or not (left or running):
             return None
         # The runs of a round take turns: its time is that of all of them together.
@@ -146,15 +132,8 @@ class LiveView:
     def _plain(self, job: Job, what: str) -> None:
         if self._console.is_terminal:
             return
-        which = ""
-        if self._total > 4:
-            details = [
-                job.variant.name,
-                f"seed {job.seed}",
-                f"round {job.round}",
-                "rate search" if job.rate_search else "",
-            ]
-            which = f" ({', '.join(filter(None, details))})"
+        details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "rate search" if job.rate_search else ""]
+        which = f" ({', '.join(filter(None, details))})" if self._total > 4 else ""
         self._console.print(f"{job.title}{which}: {what}", soft_wrap=True)
 
 

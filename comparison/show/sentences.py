@@ -13,6 +13,7 @@ from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
 from common.spec.options import MODES, TrainConfig, neutral_option_values, options_of_kind
 from common.spec.schedules import SCHEDULES
+from comparison.measure.accuracies import accuracies_differ_clearly
 from comparison.measure.cautions import why_not_measured
 from comparison.measure.columns import Column
 from comparison.measure.comparison import Comparison
@@ -191,7 +192,13 @@ def proof_conclusions(table: Table) -> list[str]:
 
 def accuracy_conclusions(table: Table) -> list[str]:
     """Which accuracies differ from the first row's by more than chance explains."""
-    return [row.other_accuracy for row in table.rows if row.other_accuracy]
+    first, *others = table.finished or [None]
+    return [
+        "accuracies differ by more than chance explains: "
+        + ", ".join(f"{of.title} {of.test_accuracy:{ACCURACY}}" for of in (row, first))
+        for row in others
+        if accuracies_differ_clearly(row.runs, first.runs)
+    ]
 
 
 def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
@@ -360,30 +367,21 @@ def _why_no_ratio(rows: Sequence[Row]) -> str | None:
 
 
 def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
-    """How many rounds, turns and seeds count; `why`: why no ratio was measured."""
+    """How many rounds, pairs of turns and seeds count; `why`: why no ratio was measured."""
     reference, *others = rows
-    runs, turns = (pd.concat(frames) for frames in ([row.runs for row in rows], [row.turns for row in rows]))
-    made, counting = len(runs[ROUND].drop_duplicates()), _num_rounds(rows)
-    seeds = runs["seed"].nunique()
+    runs = pd.concat([row.runs for row in rows])
+    made, counting, seeds = len(runs[ROUND].drop_duplicates()), _num_rounds(rows), runs["seed"].nunique()
     of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy has no spread"
     if why:
         return f"Speed is not measured: {why}. Accuracy: {of_seeds}."
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
-    if pairs := sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio_max is not None))):
-        left = (~turns["counts"]).sum()
-        counts = least_most(pairs, COUNT)
-        parts = [f"{rounds} on one machine, with {counts} pairs of turns"]
-        parts += [f"{left:,} of {len(turns):,} turns are left out: other programs disturbed them"] if left else []
-        few = " With one round they hold for these processes only: --repeats 5 adds rounds." if counting == 1 else ""
-    else:
-        parts, few = [f"{rounds} of paired runs on one machine"], ""
-        if disturbed := len(runs.loc[runs["left_out"], ROUND].drop_duplicates()):
-            parts.append(f"{disturbed} left out: other programs disturbed {'it' if disturbed == 1 else 'them'}")
-        if counting < MIN_ROUNDS:
-            return f"Not very: {'; '.join([*parts, of_seeds])}. Ratios need {MIN_ROUNDS} undisturbed rounds."
+    pairs = sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio_max is not None)))
+    if not pairs and counting < MIN_ROUNDS:
+        return f"Not very: {rounds} of paired runs; {of_seeds}. Ratios need {MIN_ROUNDS} undisturbed rounds."
+    rounds += f", with {least_most(pairs, COUNT)} pairs of turns" if pairs else " of paired runs"
     count = len(comparison.warnings)
     read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""
-    return f"{'; '.join([*parts, of_seeds])}. The ranges in brackets are 95 % intervals.{few}{read}"
+    return f"{rounds}, on one machine; {of_seeds}. The ranges in brackets are 95 % intervals.{read}"
 
 
 def _num_rounds(rows: Sequence[Row]) -> int:

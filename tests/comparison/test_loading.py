@@ -40,7 +40,11 @@ def test_the_files_are_written_from_rows_and_runs(stored, found):
         read = pd.read_csv(stored / name, dtype=frame.dtypes.to_dict())
         pd.testing.assert_frame_equal(read, frame, check_exact=True)
     assert len(found.rows) == 6 and len(found.runs) == 36 and found.missing == 0
-    assert json.loads((stored / "results.json").read_text())["warnings"] == found.warnings
+    content = json.loads((stored / "results.json").read_text())
+    assert content["warnings"] == found.warnings and len(content["runs"]) == 36
+    for name in ("ratio", "verdict", "images_per_second"):  # null if unknown
+        assert [row[name] is None for row in content["rows"]] == found.rows[name].isna().tolist()
+    assert [row["ratio"] for row in content["rows"]] == found.rows["ratio"].tolist()
 
 
 def test_runs_epochs_and_steps_are_what_was_measured(stored, found):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from comparison.ratios import PRIOR_SCALE, mean_interval, paired_ratio, quartiles, ratio_of_turns
+from comparison.ratios import PRIOR_SCALE, mean_interval, paired_ratio, ratio_of_turns
 
 EVEN = (0.5, 0.25, 0.25)
 
@@ -157,4 +157,3 @@ def test_the_interval_of_a_mean_is_students():
     assert (found.estimate, found.low, found.high) == pytest.approx((0.98, 0.98 - half, 0.98 + half))
     assert mean_interval([0.5]).low is None
     assert mean_interval([0.5, 0.5]) == type(found)(0.5, 0.5, 0.5)
-    assert quartiles([1.0, 2.0, 3.0, 4.0, 5.0]) == (2, 3, 4)

@@ -223,8 +223,8 @@ def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
     assert found["Which needs the least memory?"] == ["TensorFlow, 700 MiB (PyTorch 750, Lightning 800)."]
     assert found["Was it the same training?"][0].startswith("same training: yes")
     assert found["How reliable is this?"] == [
-        "4 of 5 rounds of paired runs on one machine; 1 left out: other programs disturbed it; one seed, so accuracy"
-        " has no spread. The ranges in brackets are 95 % intervals. Read the 1 warning below first."
+        "4 of 5 rounds of paired runs, on one machine; one seed, so accuracy has no spread. The ranges in brackets are"
+        " 95 % intervals. Read the 1 warning below first."
     ]
     comparison(tmp_path / "0", lambda job: MadeUp(failure="exit status 1"))
     assert answers(tmp_path / "0") == {}
@@ -240,13 +240,8 @@ def all_disturbed(job):
 
 # The facts, the options, how reliable the speeds are, and what to do next.
 TRUST = [
-    (in_turns, 2, "2 rounds on one machine, with 72 pairs of turns; 8 of 160 turns are left out: other", ""),
-    (
-        in_turns,
-        1,
-        "1 round on one machine, with 36 pairs of turns; 4 of 80",
-        "python compare.py --resume DIR --repeats 5",
-    ),
+    (in_turns, 2, "2 rounds, with 72 pairs of turns, on one machine; one seed, so accuracy has no spread. The", ""),
+    (in_turns, 1, "1 round, with 36 pairs of turns, on one machine", "python compare.py --resume DIR --repeats 5"),
     (all_disturbed, 1, "Speed is not measured: other programs used 60% of the cores", "On a quieter machine, python"),
     (lambda job: MadeUp(speed=None), 1, "Speed is not measured: training is too short to measure a speed", ""),
     (lambda job: MadeUp(proof_factor=1.0 + (job.name == "pt")), 1, "Speed is not measured: no other row is proved", ""),

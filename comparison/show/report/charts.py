@@ -138,6 +138,12 @@ def switch() -> alt.Parameter:
     return alt.selection_point(name="chosen", fields=["row"], bind="legend", toggle="true")
 
 
+def tooltips(*fields: tuple[str | None, ...]) -> list[alt.Tooltip]:
+    """Of each field its name and, if given, its title and its format."""
+    parts = [dict(zip(("shorthand", "title", "format"), field, strict=False)) for field in fields]
+    return [alt.Tooltip(**{part: text for part, text in of.items() if text}) for of in parts]  # type: ignore[arg-type]
+
+
 def pointer_line(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
     """A vertical line at the x nearest to the pointer, with a tooltip that shows the values of all lines there.
 
@@ -149,8 +155,7 @@ def pointer_line(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str
       heading: the title of `x` in the tooltip.
     """
     nearest = alt.selection_point(name="nearest", nearest=True, on="pointerover", fields=["x"], empty=False)
-    tooltip = [alt.Tooltip("x", title=heading)]
-    tooltip += [alt.Tooltip(f"{key}:Q", title=title, format=form) for key, title in titles.items()]
+    tooltip = tooltips(("x", heading), *((f"{key}:Q", title, form) for key, title in titles.items()))
     seen = alt.condition(nearest, alt.value(0.5), alt.value(0))
     rules = alt.Chart(data, name=f"{FOR_POINTERS}x").transform_pivot("key", value="value", groupby=["x"]).mark_rule()
     found: alt.Chart = rules.encode(x, opacity=seen, tooltip=tooltip).add_params(nearest)

@@ -1,4 +1,4 @@
-"""The learning curves of a table: accuracy over seconds, loss over epochs."""
+"""The learning curves of a table: accuracy over seconds, loss over epochs, losses on training and test images."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,9 +8,8 @@ import pandas as pd
 from common.record.results import EpochLine
 from comparison import numbers
 from comparison.measure.row import Row
-from comparison.show.report.charts import FOR_POINTERS, Chart, pointer_line, switch
-from comparison.show.report.looks import Looks
-from comparison.show.report.speed_figures import looks_of_rows
+from comparison.show.report.charts import FOR_POINTERS, Chart, pointer_line, switch, tooltips
+from comparison.show.report.looks import looks_of_rows
 
 LEAST_ACCURACY_SPAN = (2.0, 20)  # of an axis: percentage points, and test images, so that one image looks unimportant
 
@@ -31,20 +30,73 @@ def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
         return
     table["x"] = (table["train_seconds"] + table["eval_seconds"]).groupby(table["row"]).cumsum()
     table["value"] = 100 * table["test_accuracy"]
+    table = table[["row", "x", "value", "epoch"]]
     x = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
     y = alt.Y("value:Q", title="Test accuracy, %")
     y = y.scale(accuracy_scale(table["value"].tolist(), rows[0].results[0].test_count))
-    tooltip = [alt.Tooltip("epoch:Q"), alt.Tooltip("x:Q", title="seconds", format=numbers.SECONDS)]
-    tooltip += [alt.Tooltip("value:Q", title="accuracy, %", format=numbers.PERCENT)]
+    values = ("epoch:Q",), ("x:Q", "seconds", numbers.SECONDS), ("value:Q", "accuracy, %", numbers.PERCENT)
     ends = ", ".join(f"{row.title} {_last(row).test_accuracy:{numbers.ACCURACY}}" for row in rows)
-    table, looks = table[["row", "x", "value", "epoch"]], looks_of_rows(rows)
     yield Chart(
         "accuracy",
         "Accuracy over seconds",
         "On the test set, in each row's run with the median duration.",
         f"Test accuracy over seconds, a line for each implementation; they end at {ends}",
-        [lines_of(table, x, y, looks), _points(table, x, y, tooltip)],
-        260 + looks.legend_height,
+        [_lines(rows, table, x, y), _points(table, x, y, *values)],
+        _height(rows),
+    )
+
+
+def loss_over_epochs(rows: Sequence[Row]) -> Iterator[Chart]:
+    """A strong line for each row's test loss, a pale one for its training loss: the means over seeds."""
+    parts = []
+    for number, row in enumerate(rows):
+        firsts = row.runs.drop_duplicates("seed")["run"]
+        means = pd.concat([_epochs(row.title, run.epochs) for run in firsts]).groupby("epoch")
+        for kind, column in (("training", "train_loss"), ("test", "test_loss")):
+            line = means[column].mean().reset_index().set_axis(["x", "value"], axis=1)
+            parts.append(line.assign(row=row.title, key=f"{kind}{number}", set=kind))
+    table = pd.concat(parts)
+    if len(table) == len(parts):
+        return
+    x, y = _epoch_axis(table), _loss_axis()
+    tests = table[table["set"] == "test"][["x", "key", "value"]]
+    titles = {f"test{number}": row.title for number, row in enumerate(rows)}
+    ends = ", ".join(f"{row.title} {_last(row).test_loss:{numbers.LOSS}}" for row in rows)
+    yield Chart(
+        "loss",
+        "Loss over epochs",
+        "Strong lines: the test set. Pale lines: the training set, averaged over an epoch while the weights changed."
+        " Lines on top of each other mean equal values.",
+        f"Loss over epochs, a line for each implementation; on the test set they end at {ends}",
+        [_lines(rows, table, x, y), pointer_line(tests, x, titles, numbers.LOSS, "after epoch")],
+        _height(rows),
+    )
+
+
+def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
+    """Losses on training and test images, with `--check-learning`."""
+    parts, words = [], []
+    for row in rows:
+        if fit := row.fit:
+            parts.append(_epochs(row.title, fit.train).assign(set="training"))
+            parts.append(_epochs(row.title, fit.test).assign(set="test"))
+            train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (fit.train, fit.test))
+            words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
+    if not parts:
+        return
+    names = {"epoch": "x", "test_loss": "value", "test_accuracy": "accuracy"}
+    table = pd.concat(parts).rename(columns=names)[["row", "set", *names.values()]]
+    x, y = _epoch_axis(table), _loss_axis()
+    values = ("set:N",), ("x:Q", "epoch"), ("value:Q", "loss", numbers.LOSS), ("accuracy:Q", None, numbers.ACCURACY)
+    yield Chart(
+        "learning",
+        "Underfitting or overfitting",
+        "Strong lines: the test images. Pale lines: the same number of training images, evaluated in the same way:"
+        " after the epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong"
+        " one, or the strong one rising: overfitting.",
+        f"Loss on training and test images over epochs: {'; '.join(words)}",
+        [_lines(rows, table, x, y), _points(table, x, y, *values)],
+        _height(rows),
     )
 
 
@@ -59,90 +111,32 @@ def _last(row: Row) -> EpochLine:
     return last
 
 
-def _points(table: pd.DataFrame, x: alt.X, y: alt.Y, tooltip: Sequence[alt.Tooltip]) -> alt.Chart:
-    """A tooltip for each point of the lines, which also names the row."""
-    points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
-    found: alt.Chart = points.encode(x, y, tooltip=[alt.Tooltip("row:N", title="framework"), *tooltip])
-    return found
+def _height(rows: Sequence[Row]) -> float:
+    return 260 + looks_of_rows(rows).legend_height
 
 
-def loss_over_epochs(rows: Sequence[Row]) -> Iterator[Chart]:
-    """A strong line for each row's test loss, a pale one for its training loss: the means over seeds."""
-    parts = []
-    for number, row in enumerate(rows):
-        firsts = row.runs.drop_duplicates("seed")["run"]
-        means = pd.concat([_epochs(row.title, run.epochs) for run in firsts]).groupby("epoch")
-        for kind, column in (("training", "train_loss"), ("test", "test_loss")):
-            line = means[column].mean().reset_index().set_axis(["x", "value"], axis=1)
-            parts.append(line.assign(row=row.title, key=f"{kind}{number}", set=kind))
-    table, looks = pd.concat(parts), looks_of_rows(rows)
-    if len(table) == len(parts):
-        return
-    x, y = epoch_axis(table), loss_axis()
-    tests = table[table["set"] == "test"][["x", "key", "value"]]
-    titles = {f"test{number}": row.title for number, row in enumerate(rows)}
-    ends = ", ".join(f"{row.title} {_last(row).test_loss:{numbers.LOSS}}" for row in rows)
-    yield Chart(
-        "loss",
-        "Loss over epochs",
-        "Strong lines: the test set. Pale lines: the training set, averaged over an epoch while the weights changed."
-        " Lines on top of each other mean equal values.",
-        f"Loss over epochs, a line for each implementation; on the test set they end at {ends}",
-        [lines_of(table, x, y, looks), pointer_line(tests, x, titles, numbers.LOSS, "after epoch")],
-        260 + looks.legend_height,
-    )
-
-
-def epoch_axis(table: pd.DataFrame) -> alt.X:
-    """The axis of charts over epochs; `table` has the epochs in `x`."""
+def _epoch_axis(table: pd.DataFrame) -> alt.X:
     last = int(table["x"].max())
     return alt.X("x:Q", title="Epoch").scale(nice=False).axis(tickMinStep=1, tickCount=min(10, last), format="d")
 
 
-def loss_axis() -> alt.Y:
+def _loss_axis() -> alt.Y:
     return alt.Y("value:Q", title="Loss").scale(type="log", nice=False).axis(format="~g", tickCount=5)
 
 
-def lines_of(table: pd.DataFrame, x: alt.X, y: alt.Y, looks: Looks) -> alt.Chart:
+def _lines(rows: Sequence[Row], table: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     """A line for each `row` of `table` and, if it has a column `set`, a pale one for the training set."""
     chosen = switch()
     lines: alt.Chart = alt.Chart(table).mark_line(point=bool(table.groupby("row")["x"].nunique().max() < 3))
-    lines = lines.encode(x, y, *looks.line()).add_params(chosen).transform_filter(chosen)
+    lines = lines.encode(x, y, *looks_of_rows(rows).line()).add_params(chosen).transform_filter(chosen)
     if "set" not in table:
         return lines
     pale = alt.Scale(domain=["test", "training"], range=[1, 0.4])
     return lines.encode(opacity=alt.Opacity("set:O", scale=pale, legend=None), detail="set:N")
 
 
-# --- With --check-learning ---
-
-
-def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
-    """The chart of a table's rows; no chart if learning was not checked."""
-    parts, words = [], []
-    for row in rows:
-        if fit := row.fit:
-            parts += [
-                _epochs(row.title, fit.train).assign(set="training"),
-                _epochs(row.title, fit.test).assign(set="test"),
-            ]
-            train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (fit.train, fit.test))
-            words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
-    if not parts:
-        return
-    names = {"epoch": "x", "test_loss": "value", "test_accuracy": "accuracy"}
-    table = pd.concat(parts).rename(columns=names)[["row", "set", *names.values()]]
-    x, y, looks = epoch_axis(table), loss_axis(), looks_of_rows(rows)
-    tooltip = [alt.Tooltip("set:N"), alt.Tooltip("x:Q", title="epoch")]
-    tooltip += [alt.Tooltip("value:Q", title="loss", format=numbers.LOSS)]
-    tooltip.append(alt.Tooltip("accuracy:Q", format=numbers.ACCURACY))
-    yield Chart(
-        "learning",
-        "Underfitting or overfitting",
-        "Strong lines: the test images. Pale lines: the same number of training images, evaluated in the same way:"
-        " after the epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong"
-        " one, or the strong one rising: overfitting.",
-        f"Loss on training and test images over epochs: {'; '.join(words)}",
-        [lines_of(table, x, y, looks), _points(table, x, y, tooltip)],
-        260 + looks.legend_height,
-    )
+def _points(table: pd.DataFrame, x: alt.X, y: alt.Y, *values: tuple[str | None, ...]) -> alt.Chart:
+    """A tooltip for each point of the lines, which also names the row; `values`: see `tooltips`."""
+    points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
+    found: alt.Chart = points.encode(x, y, tooltip=tooltips(("row:N", "framework"), *values))
+    return found

@@ -3,6 +3,7 @@
 import base64
 import io
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,42 +43,30 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
     names, seed = table.first_result.class_names, table.first_result.config.seed
     predictions: dict[str, Predictions] = {}
     for row in table.finished:
-        run = next((run for run in row.runs["run"] if run.record.seed == seed), None)
-        if run is None:
-            continue
-        try:
-            predictions[row.title] = Predictions.read(run.run_dir)
-        except UserError:  # this implementation does not write predictions
-            continue
+        for run in row.runs.loc[row.runs["seed"] == seed, "run"].head(1):
+            with suppress(UserError):  # this implementation does not write predictions
+                predictions[row.title] = Predictions.read(run.run_dir)
     if not predictions:
         return [], 0
     pictures: dict[int, Images] = {}
-    wrong: set[int] = set()
     for predicted in predictions.values():
         pictures |= dict(zip(predicted.wrong_indices.tolist(), predicted.wrong_images, strict=True))
-        wrong |= set(np.flatnonzero(predicted.labels != predicted.guesses).tolist())
+    titles, labels = [*predictions], next(iter(predictions.values())).labels
+    guesses, scores = (np.array([getattr(of, name) for of in predictions.values()]) for name in ("guesses", "scores"))
+    wrong = guesses != labels
+    disagree, worst = (guesses != guesses[0]).any(axis=0), np.where(wrong, scores, 0).max(axis=0)
 
-    def interest(index: int) -> tuple[bool, float]:
-        guesses = {int(predicted.guesses[index]) for predicted in predictions.values()}
-        scores = [
-            float(value.scores[index]) for value in predictions.values() if value.guesses[index] != value.labels[index]
-        ]
-        return len(guesses) > 1, max(scores)
+    def guesses_of(index: int) -> Iterator[tuple[str, float, bool, str]]:
+        for guess in dict.fromkeys(guesses[:, index].tolist()):
+            rows = np.flatnonzero(guesses[:, index] == guess)
+            who = "all rows" if len(rows) == len(titles) > 1 else ", ".join(titles[row] for row in rows)
+            yield names[guess], float(scores[rows, index].max()), bool(guess == labels[index]), who
 
-    labels = next(iter(predictions.values())).labels
-    chosen = sorted(pictures, key=interest, reverse=True)[:MAX_GALLERY]
-
-    def guesses(index: int) -> Iterator[tuple[str, float, bool, str]]:
-        for guess in dict.fromkeys(int(predicted.guesses[index]) for predicted in predictions.values()):
-            titles = [title for title, predicted in predictions.items() if predicted.guesses[index] == guess]
-            score = max(float(predictions[title].scores[index]) for title in titles)
-            who = "all rows" if len(titles) == len(predictions) > 1 else ", ".join(titles)
-            yield names[guess], score, bool(guess == labels[index]), who
-
+    chosen = sorted(pictures, key=lambda index: (disagree[index], worst[index]), reverse=True)[:MAX_GALLERY]
     mistakes = [
-        Mistake(index, _picture(pictures[index]), names[labels[index]], list(guesses(index))) for index in chosen
+        Mistake(index, _picture(pictures[index]), names[labels[index]], list(guesses_of(index))) for index in chosen
     ]
-    return mistakes, len(wrong)
+    return mistakes, int(wrong.any(axis=0).sum())
 
 
 def _picture(image: Images) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from comparison.measure.row import Row
 from comparison.show.report.charts import COLOURS, MORE_COLOURS, darker
 
 # The curves of runs in lockstep lie on top of each other: every line has its own width and pattern.
@@ -36,20 +37,6 @@ class Looks:
 
     of: dict[str, Look]
     points: bool = False
-
-    @classmethod
-    def make(cls, names: Sequence[str], titles: Sequence[str]) -> "Looks":
-        """`names`: such as `pt tuned`. Each implementation has one colour, which is darker if the mode is not plain."""
-        free = iter(MORE_COLOURS * len(names))
-        colours, looks = dict(COLOURS), {}
-        widths = np.linspace(WIDEST, NARROWEST, max(2, len(names))).tolist()
-        for number, (name, title) in enumerate(zip(names, titles, strict=True)):
-            implementation, _, mode = name.partition(" ")
-            if implementation not in colours:
-                colours[implementation] = next(free)
-            colour = darker(colours[implementation]) if mode else colours[implementation]
-            looks[title] = Look(colour, widths[number], PATTERNS[number % 3], SHAPES[number % len(SHAPES)])
-        return cls(looks)
 
     @property
     def titles(self) -> list[str]:
@@ -87,6 +74,20 @@ class Looks:
     @property
     def legend_height(self) -> int:
         return legend_height(self.titles)
+
+
+def looks_of_rows(rows: Sequence[Row]) -> Looks:
+    """Each implementation has one colour, which is darker if the mode is not plain."""
+    free = iter(MORE_COLOURS * len(rows))
+    colours, looks = dict(COLOURS), {}
+    widths = np.linspace(WIDEST, NARROWEST, max(2, len(rows))).tolist()
+    for number, row in enumerate(rows):
+        if row.implementation not in colours:
+            colours[row.implementation] = next(free)
+        colour = colours[row.implementation]
+        colour = colour if row.mode == "plain" else darker(colour)
+        looks[row.title] = Look(colour, widths[number], PATTERNS[number % 3], SHAPES[number % len(SHAPES)])
+    return Looks(looks)
 
 
 def legend_columns(names: Sequence[str]) -> int:

@@ -20,8 +20,9 @@ from comparison.measure.comparison import Comparison
 from comparison.measure.row import Row
 from comparison.measure.table import Table
 from comparison.plan.jobs import shown_variant
-from comparison.ratios import CONFIDENCE, MIN_ROUNDS, WARM_UP_FROM
+from comparison.ratios import MIN_ROUNDS, WARM_UP_FROM
 from comparison.run.side_runs import profile_path, read_profile
+from comparison.run.store import Run
 from comparison.show.report.charts import FIGURE_FILES, Chart, draw
 from comparison.show.report.curve_figures import accuracy_over_seconds, learning_curves, loss_over_epochs
 from comparison.show.report.gallery import find_mistakes
@@ -116,13 +117,12 @@ def write_report(comparison: Comparison) -> None:
         vega=_vega(),
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
         device_names=sorted({result.device_name for result in results}),
-        versions=_versions(comparison),
+        versions=_versions(comparison.ended),
         commits=sorted({str((result.git or {}).get("commit", "unknown")) for result in results}),
         dirty=any((result.git or {}).get("dirty") for result in results),
         configuration=json.dumps(
             comparison.request.config.model_dump(mode="json", exclude={"run_dir", "dry_run"}), indent=2
         ),
-        confidence=f"{CONFIDENCE:.0%}".replace("%", " %"),
         min_rounds=MIN_ROUNDS,
         warm_up_from=WARM_UP_FROM,
     )
@@ -164,16 +164,18 @@ def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> dict[str, Any]:
     return {"headings": [*map(in_one_line, cells.columns.to_list())], "rows": lines}
 
 
-def _versions(comparison: Comparison) -> tuple[list[str], dict[str, list[str]]]:
-    """The implementations, and for each package the versions in their runs, in the order of the implementations."""
-    versions: dict[str, dict[str, dict[str, None]]] = {}
-    names: dict[str, None] = {}
-    for run in comparison.ended:
-        name = implementation_title(run.record.implementation)
-        for package, version in run.result.versions.items() if run.result else ():
-            names[name] = None
-            versions.setdefault(package, {}).setdefault(name, {})[version] = None
-    return [*names], {package: [", ".join(by.get(name, {})) for name in names] for package, by in versions.items()}
+def _versions(runs: Sequence[Run]) -> pd.DataFrame:
+    """Text: the versions of each package, with a column for each implementation."""
+    lines = [
+        (package, implementation_title(run.record.implementation), version)
+        for run in runs
+        if run.result
+        for package, version in run.result.versions.items()
+    ]
+    versions = pd.DataFrame(lines, columns=["package", "title", "version"]).drop_duplicates()
+    return (
+        versions.groupby(["package", "title"], sort=False)["version"].agg(", ".join).unstack(fill_value="", sort=False)
+    )
 
 
 def table_charts(table: Table) -> Iterator[Chart]:

@@ -8,16 +8,12 @@ import pandas as pd
 from common.record.timeline import SHOWN_PHASES
 from comparison.measure.row import ABOUT_PHASES, Row
 from comparison.numbers import COUNT, SECONDS, SHARE
-from comparison.show.report.charts import INK, PAPER, Chart
-from comparison.show.report.looks import Looks, legend_height
+from comparison.show.report.charts import INK, PAPER, Chart, tooltips
+from comparison.show.report.looks import Looks, legend_height, looks_of_rows
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#CC79A7", "#999999")
 LINE = 36  # height in pixels of a row in a bar chart
 AXIS = 50  # height in pixels of the axis below the rows
-
-
-def looks_of_rows(rows: Sequence[Row]) -> Looks:
-    return Looks.make([row.name for row in rows], [row.title for row in rows])
 
 
 def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
@@ -26,8 +22,7 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
     if not shown:
         return
     medians = pd.DataFrame(
-        {"row": row.title, "value": row.images_per_second, "low": row.spread_low, "high": row.spread_high}
-        for row in shown
+        {"row": row.title, "value": row.images_per_second, "low": row.spread[0], "high": row.spread[1]} for row in shown
     )
     dots = pd.concat([_dots(row) for row in shown])
     words = [f"{row.title} {row.images_per_second:{COUNT}}" for row in shown]
@@ -60,13 +55,12 @@ def _bars(middles: pd.DataFrame, dots: pd.DataFrame, looks: Looks, label: str, f
     """Bars; if there are dots, each bar also has a line from `low` to `high`, with the dots on top."""
     place = Looks({title: looks.of[title] for title in middles["row"]}).place
     value = alt.X("value:Q", title=label, scale=alt.Scale(zero=True)).axis(tickCount=5)
-    tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=label, format=form)]
+    tooltip = tooltips(("row:N", "framework"), ("value:Q", label, form))
     bars = alt.Chart(middles).encode(place)
     layers = [bars.mark_bar(size=22, opacity=0.75).encode(value, looks.colour(), tooltip=tooltip)]
     if len(dots):
         layers.append(bars.mark_rule(color=INK, strokeWidth=2).encode(alt.X("low:Q"), alt.X2("high:Q")))
-        tooltip += [alt.Tooltip("round:Q"), alt.Tooltip("seed:Q"), alt.Tooltip("load:N", title="other programs' load")]
-        tooltip.append(alt.Tooltip("counts:N", title="counts"))
+        tooltip += tooltips(("round:Q",), ("seed:Q",), ("load:N", "other programs' load"), ("counts:N", "counts"))
         filled = alt.Fill("counts:N", scale=alt.Scale(domain=["yes", "no: disturbed"], range=[INK, PAPER]), legend=None)
         points = alt.Chart(dots).mark_point(size=18, yOffset=7, stroke=INK, strokeWidth=1, opacity=1)
         layers.append(points.encode(place, value, filled, tooltip=tooltip))
@@ -84,11 +78,6 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
         f"{row.title} {', '.join(f'{phase} {row.phases[phase]:{SECONDS}}' for phase in SHOWN_PHASES)}" for row in rows
     ]
     scale = alt.Scale(domain=[*SHOWN_PHASES], range=[*PHASE_COLOURS])
-    tooltip = [
-        alt.Tooltip("row:N", title="framework"),
-        alt.Tooltip("phase:N"),
-        alt.Tooltip("seconds:Q", format=SECONDS),
-    ]
     bars = (
         alt.Chart(pd.DataFrame(data))
         .mark_bar(size=22)
@@ -99,7 +88,7 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
                 "phase:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=3, symbolType="square")
             ),
             alt.Order("order:Q"),
-            tooltip=tooltip,
+            tooltip=tooltips(("row:N", "framework"), ("phase:N",), ("seconds:Q", None, SECONDS)),
         )
     )
     yield Chart(

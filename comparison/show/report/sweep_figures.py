@@ -1,9 +1,9 @@
 """The charts of a sweep: one for each quantity that has values, over the swept values."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from operator import attrgetter
+from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -13,7 +13,7 @@ from comparison import numbers
 from comparison.measure.sweep import Study, SweepRow
 from comparison.show.report.charts import HEIGHT, INK, Chart, pointer_line, switch
 from comparison.show.report.curve_figures import accuracy_scale
-from comparison.show.report.looks import SHAPES, Looks
+from comparison.show.report.looks import SHAPES, Looks, looks_of_rows
 
 REACHED = "Means over the runs, where all of them reached the target."
 
@@ -25,51 +25,62 @@ class Quantity(NamedTuple):
       name: of its files.
       label: the title of its axis.
       form: of its numbers.
-      value, low, high: attributes of a `SweepRow`; `low` and `high` are the ends of a band, or empty.
+      values: the value of a row and, if the chart has bands, the ends of its band; None or empty if not known.
       about: what the marks mean.
     """
 
     name: str
     label: str
     form: str
-    value: str
-    low: str = ""
-    high: str = ""
+    values: Callable[[SweepRow], Sequence[float | None]]
     about: str = ""
+
+
+def _speed_up(row: SweepRow) -> Sequence[float | None]:
+    """With too few rounds for a ratio: the geometric mean of the lowest and the highest one, between these."""
+    if row.ratio is None or row.ratio.estimate is not None:
+        return () if row.ratio is None else (row.ratio.estimate, row.ratio.low, row.ratio.high)
+    return geometric_mean(row.ends), *row.ends
 
 
 QUANTITIES = [
     Quantity(
-        *("speed-up", "Speed-up in images per second", numbers.RATIO, "speed_up", "speed_up_low", "speed_up_high"),
+        *("speed-up", "Speed-up in images per second", numbers.RATIO, _speed_up),
         "Speed relative to that with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
         " Bands: 95 % intervals.",
     ),
-    Quantity("efficiency", "Efficiency", ".1%", "efficiency", about="The speed-up as a share of the ideal one."),
+    Quantity(
+        *("efficiency", "Efficiency", ".1%"),
+        lambda row: (geometric_mean(row.efficiencies),) if row.efficiencies else (),
+        "The speed-up as a share of the ideal one.",
+    ),
     Quantity(
         *("images-per-second", "Images per second", numbers.COUNT),
-        *("row.images_per_second", "row.spread_low", "row.spread_high"),
+        lambda row: (row.row.images_per_second, *row.row.spread),
         "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
     ),
-    Quantity("target-epochs", "Epochs to the target accuracy", ".1f", "row.target_epochs", about=REACHED),
-    Quantity("target-steps", "Steps to the target accuracy", numbers.COUNT, "row.target_steps", about=REACHED),
+    Quantity("target-epochs", "Epochs to the target accuracy", ".1f", lambda row: [row.row.target_epochs], REACHED),
+    Quantity(
+        *("target-steps", "Steps to the target accuracy", numbers.COUNT), lambda row: [row.row.target_steps], REACHED
+    ),
     Quantity(
         *("target-seconds", "Seconds to the target accuracy", numbers.SECONDS),
-        *("row.target_seconds", "row.target_seconds_q1", "row.target_seconds_q3"),
+        lambda row: (row.row.target_seconds, row.row.target_seconds_q1, row.row.target_seconds_q3),
         "Training and evaluation, without start-up. Bands: the middle half of the runs.",
     ),
     Quantity(
         *("final-accuracy", "Final test accuracy, %", numbers.PERCENT),
-        *("row.test_accuracy", "row.test_accuracy_low", "row.test_accuracy_high"),
+        lambda row: (row.row.test_accuracy, row.row.test_accuracy_low, row.row.test_accuracy_high),
         "Means over seeds. Bands: 95 % intervals.",
     ),
-    Quantity("final-loss", "Final test loss", numbers.LOSS, "row.test_loss"),
+    Quantity("final-loss", "Final test loss", numbers.LOSS, lambda row: [row.row.test_loss]),
 ]
 
 
 def study_charts(study: Study) -> Iterator[Chart]:
     """A chart for each quantity that has values, over the swept values, with a line for each series."""
     for quantity in QUANTITIES:
-        if any(attrgetter(quantity.value)(row) is not None for row in study.rows):
+        if any([*quantity.values(row), None][0] is not None for row in study.rows):
             yield _study_chart(study, quantity)
 
 
@@ -81,8 +92,8 @@ def _study_chart(study: Study, quantity: Quantity) -> Chart:
         members = [row for row in study.rows if row.series == series or _also_in(row, series, study)]
         known = []
         for row in members:
-            values = [name and attrgetter(name)(row) for name in (quantity.value, quantity.low, quantity.high)]
-            value, low, high = (None if value in (None, "") else percent * value for value in values)
+            values = [None if value is None else percent * value for value in quantity.values(row)]
+            value, low, high, *_ = [*values, None, None, None]
             if value is not None:
                 x = float(row.x) if study.numeric else row.x
                 data.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
@@ -141,8 +152,8 @@ def _ideal(study: Study, x: alt.X, shares: bool) -> alt.Chart:
 def _looks(study: Study) -> Looks:
     """The look of each series: it has the colour of its row and its own shape; lines of weak scaling are dashed."""
     of_series = {row.series: row.row for row in study.rows}
-    rows = {row.row.name: row.row.title for row in study.rows}
-    of_row = Looks.make([*rows], [*rows.values()]).of
+    rows = {row.row.name: row.row for row in study.rows}
+    of_row = looks_of_rows([*rows.values()]).of
     alone = len(of_series) == len(rows)
     looks = {}
     for number, (series, row) in enumerate(of_series.items()):

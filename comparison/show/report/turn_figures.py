@@ -12,9 +12,8 @@ from comparison.measure.frames import ROUND
 from comparison.measure.row import Row
 from comparison.measure.table import num_pairs, paired_turns
 from comparison.numbers import COUNT, RATIO, SHARE, between
-from comparison.show.report.charts import INK, Chart, switch
-from comparison.show.report.looks import Looks
-from comparison.show.report.speed_figures import looks_of_rows
+from comparison.show.report.charts import INK, Chart, switch, tooltips
+from comparison.show.report.looks import Looks, looks_of_rows
 
 MAX_TURNS = 400  # of a row in the chart; more marks would lie on top of each other, and make the page large
 PANEL_HEIGHT = 160  # pixels
@@ -116,9 +115,8 @@ def _marks_of(turns: pd.DataFrame, rounds: pd.DataFrame, every: int, value: str)
 
 def _marks(table: pd.DataFrame, x: alt.X, y: alt.Y, looks: Looks) -> alt.Chart:
     shape = alt.Shape("counts:N", scale=alt.Scale(domain=[COUNTS, LEFT_OUT], range=["circle", CROSS]), legend=None)
-    tooltip = [alt.Tooltip("row:N", title="framework"), alt.Tooltip("value:Q", title=y["title"], format=",.4~g")]
-    tooltip += [alt.Tooltip("round:Q"), alt.Tooltip("turn:Q"), alt.Tooltip("load:N", title="other programs' load")]
-    tooltip.append(alt.Tooltip("counts:N", title="counts"))
+    tooltip = tooltips(("row:N", "framework"), ("value:Q", y["title"], ",.4~g"), ("round:Q",), ("turn:Q",))
+    tooltip += tooltips(("load:N", "other programs' load"), ("counts:N", "counts"))
     marks: alt.Chart = alt.Chart(table).mark_point(size=12, strokeWidth=1.2, opacity=0.85)
     return marks.encode(x, y, shape, looks.colour(legend=True), tooltip=tooltip)
 
