@@ -1,4 +1,4 @@
-"""A new framework is a folder and a line: a fifth one in numpy (tests/fakes/np_impl) trains as the others do."""
+"""A new framework is a folder and a line: one in numpy (tests/fakes/np_impl) trains as the others do."""
 
 import json
 import sys

@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import sys
 
 import pytest
@@ -124,11 +123,3 @@ def test_a_second_attempt_goes_on_where_the_first_one_was(tmp_path):
     assert error == "python -m pt_impl: exit status -9"
     resumed_from, num_steps = json.loads(steps)
     assert 0 < resumed_from < num_steps
-
-
-def test_flyte_that_is_missing_is_reported_in_a_line(tmp_path):
-    (tmp_path / "flyte.py").write_text('raise ModuleNotFoundError("No module named flyte", name="flyte")')
-    path = {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
-    done = run(sys.executable, "-m", "launch.flyte_workflow", cwd=tmp_path, expect=1, **path)
-    told = "flyte is not installed: pip install -r requirements/flyte.txt -c constraints.txt"
-    assert done.stderr == f"python -m launch.flyte_workflow: error: {told}\n"

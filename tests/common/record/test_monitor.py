@@ -35,16 +35,6 @@ child.kill(); child.wait()
     assert float(share) * num_cores() == pytest.approx(float(cores), rel=0.25)
 
 
-def test_idle_is_near_zero_and_too_short_is_unknown():
-    idle, short = Monitor(os.getpid(), 0), Monitor(os.getpid(), 0)
-    for watch, seconds in ((idle, 0.3), (short, 0)):
-        watch.resume()
-        time.sleep(seconds)
-        watch.pause()
-    assert idle.measured()["cpu_utilisation"] < 0.2 / num_cores() and idle.measured()["gpu_utilisation"] is None
-    assert short.measured()["cpu_utilisation"] is None and short.own_load is None
-
-
 def zone(folder, name, kind, energy):
     (folder / name).mkdir()
     (folder / name / "name").write_text(kind + "\n")
