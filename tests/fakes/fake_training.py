@@ -37,10 +37,11 @@ class Fake(Framework):
         pass
 
 
-def run(name, loss_factor=1.0, before_finish=lambda: None, others=lambda config: 0.0):
-    """Trains nothing: the losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step.
+def run(name, loss_factor=1.0, at_step=None, others=lambda config: 0.0):
+    """Trains nothing: the losses fall by a formula, times `loss_factor`.
 
     Args:
+      at_step: the number of a step, and what happens after it.
       others: the share of the cores that other programs seem to use. The real share depends on other tests.
     """
     with as_program(f"python -m {name}_impl"):
@@ -62,10 +63,11 @@ def run(name, loss_factor=1.0, before_finish=lambda: None, others=lambda config:
                     step += 1
                     time.sleep(TRAINING_SECONDS / experiment.plan.schedule_steps)
                     recorder.step(2.3 * math.exp(-step / 100) * loss_factor, 1)
+                    if at_step and step == at_step[0]:
+                        at_step[1]()
                 recorder.end_training()
                 recorder.start_evaluation()
                 recorder.end_epoch(0.5 * count, count // 2, count)
-            before_finish()
             logits = np.eye(experiment.dataset.num_classes)[experiment.dataset.test_labels]
             logits[count // 2 :] = np.roll(logits[count // 2 :], 1, axis=1)  # the other half gets the next class
             recorder.save_predictions(logits)

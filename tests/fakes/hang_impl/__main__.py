@@ -1,4 +1,4 @@
-"""Hangs after its last step, with a child process that ignores SIGTERM; writes both process ids to the file `pids`."""
+"""Hangs after step 30, with a child process that ignores SIGTERM; writes both process ids to the file `pids`."""
 
 import os
 import subprocess
@@ -19,4 +19,4 @@ def hang():
     time.sleep(600)
 
 
-run("hang", before_finish=hang)
+run("hang", at_step=(30, hang))
