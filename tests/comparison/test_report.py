@@ -1,17 +1,13 @@
 """report.html, as a browser shows it, and as a file."""
 
-import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
-import pandas as pd
 import pytest
 from made_up import MadeUp, answers, comparison, made_up_turns, report
 from PIL import Image
-
-from comparison import load
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # No network traffic of Chromium's own, and the flags that it needs in containers and as root.
@@ -219,24 +215,6 @@ def test_it_tells_how_many_rounds_and_turns_count_or_why_none_do(tmp_path, make,
 
 
 # --- The page as a file ---
-
-
-def test_the_ratio_is_drawn_over_the_turns(folder_of):
-    page = (folder_of("turns") / "report.html").read_text()
-    description = re.search(r'<script type="application/json" id="turns-description">(.*?)</script>', page, re.DOTALL)[
-        1
-    ]
-    data = [pd.DataFrame(values) for values in json.loads(description)["datasets"].values()]
-    (interval,) = [frame for frame in data if "low" in frame]
-    (ratios,) = [frame for frame in data if "turn" in frame and {*frame["row"]} == {"PyTorch"} and "low" not in frame]
-    (speeds,) = [frame for frame in data if "row" in frame and frame["row"].nunique() == 3]
-    assert speeds.groupby("row").size().to_dict() == {"TensorFlow": 80, "PyTorch": 80, "Lightning": 80}
-    hit = ratios["turn"] % 10 == 4
-    assert (ratios["counts"] == "no: disturbed").tolist() == hit.tolist() and hit.sum() == 8
-    assert np.allclose(ratios["value"], 27000 / 8000 / np.where(hit, 5, 1), rtol=1e-3)  # neither drift nor noise
-    row = load(folder_of("turns")).rows.set_index("implementation").loc["pt"]
-    assert list(interval.loc[0, ["low", "value", "high"]]) == list(row[["ratio_low", "ratio", "ratio_high"]])
-    assert 0 <= speeds["x"].min() < 1 and 79 < speeds["x"].max() < 82  # the hour between the rounds is left out
 
 
 def test_it_is_one_small_page_that_needs_nothing_else(folder_of):
