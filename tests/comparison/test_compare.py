@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 
 import numpy as np
 import psutil
@@ -170,7 +171,6 @@ def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_pa
     for options, words in (
         (("--batch-size", 30), f"--batch-size 30: the comparison in {output} has 20; leave"),
         (("--repeats", 1), f"--repeats 1: the comparison in {output} has 2 already"),
-        (("--seeds", 1), f"--seeds 1: the comparison in {output} has 0; list these too, together with the new ones"),
     ):
         done = run(sys.executable, "compare.py", "--resume", output, *options, cwd=project, expect=2)
         assert done.stderr.startswith(f"compare.py: error: {words}")
@@ -290,6 +290,9 @@ def test_a_folder_belongs_to_one_at_a_time(project, tmp_path):
             (line,) = run(sys.executable, "compare.py", option, output, cwd=project, expect=2).stderr.splitlines()
             assert line.startswith(f"compare.py: error: {option} {output}: another compare.py is at work there")
             assert f"(process {process.pid} on " in line
+        (waits,) = [child for child in psutil.Process(process.pid).children() if "two_impl" in child.cmdline()]
+        used = [time.sleep(1) or sum(waits.cpu_times()[:2]) for _ in range(2)]
+        assert used[1] - used[0] < 0.05, "waits for its turn, and uses a core"
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert gone(pids)

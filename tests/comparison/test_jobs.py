@@ -157,6 +157,7 @@ def test_what_a_user_should_know_is_said_before_the_runs(tmp_path, options, mode
         (range(1, 20), {"repeats": 5}, 8),  # at most half as many extra rounds as requested, rounded up
         ([], {"repeats": 10, "ratio_within": 0.2}, 3),  # as soon as the interval is narrow, but not before the third
         ([2], {"repeats": 10, "ratio_within": 0.2}, 4),
+        ([], {"repeats": 10, "ratio_within": 0.001}, 10),
     ],
 )
 def test_rounds_end_when_enough_are_undisturbed_or_the_interval_is_narrow(tmp_path, disturbed, options, rounds):

@@ -21,23 +21,10 @@ from comparison.run.side_runs import SideRunner, make_profiles
 # --- Under- and overfitting ---
 
 
-def epochs(losses, accuracy, count=1000):
+def epochs(losses, accuracy, count):
     """Evaluations of so many examples with these losses; `accuracy`: of the last one, which is what counts."""
-    return [
-        EpochLine(
-            kind="epoch",
-            epoch=number,
-            train_loss=1.0,
-            train_accuracy=0.5,
-            test_loss=loss,
-            test_accuracy=accuracy,
-            test_correct=round(accuracy * count),
-            test_count=count,
-            train_seconds=1.0,
-            eval_seconds=0.1,
-        )
-        for number, loss in enumerate(losses, 1)
-    ]
+    counts = {"test_accuracy": accuracy, "test_correct": round(accuracy * count), "test_count": count}
+    return [EpochLine.model_construct(epoch=number, test_loss=loss, **counts) for number, loss in enumerate(losses, 1)]
 
 
 FALLING = [0.9, 0.5, 0.3, 0.2, 0.15, 0.12, 0.1]

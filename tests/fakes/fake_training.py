@@ -1,8 +1,11 @@
-"""A fake implementation for tests of compare.py: it follows the contract without a framework, and takes a second."""
+"""What fake implementations do (`FAKES` in conftest.py): they follow the contract without a framework, in a second."""
 
 import math
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -73,3 +76,13 @@ def run(name, loss_factor=1.0, at_step=None, others=lambda config: 0.0):
             recorder.save_predictions(logits)
             weights = {name: array.astype(np.float32) for name, array in experiment.initial_weights.items()}
             recorder.finish(weights, (), None, None)
+
+
+def hang():
+    """Starts a child process that ignores SIGTERM, writes both process ids to the run's file `pids`, and hangs."""
+    ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", ignores])
+    folder = Path(sys.argv[sys.argv.index("--run-dir") + 1])
+    folder.joinpath("pids.tmp").write_text(f"{os.getpid()} {child.pid}")
+    folder.joinpath("pids.tmp").rename(folder / "pids")
+    time.sleep(600)

@@ -272,6 +272,7 @@ def test_ink_on_a_transparent_ground_lies_on_white(tmp_path):
     [
         ("1", (10_000, 5_001), "has more than 50,000,000 pixels; make it smaller"),
         ("F", (64, 64), "its pixels are floating-point numbers, which need not end at white"),
+        ("I", (64, 64), "its pixels are 32-bit integers, which need not end at white"),
     ],
 )
 def test_pixels_that_cannot_be_used_are_refused(tmp_path, mode, size, message):
