@@ -4,7 +4,7 @@ import os
 import pytest
 
 from common.platform.errors import UserError
-from common.platform.launch import STARTED_BY, Launch, without_launcher
+from common.platform.launch import STARTED_BY, Launch
 
 
 def variables(text):
@@ -95,9 +95,3 @@ def test_variables_that_make_no_sense_are_reported(environment, message):
     with pytest.raises(UserError) as told:
         Launch.read(environment)
     assert str(told.value).startswith(message)
-
-
-def test_a_program_that_starts_processes_hides_its_own_launcher_from_them():
-    own = {"HOME": "/", "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}
-    left = without_launcher({**TORCHRUN, **SLURM, **OPEN_MPI, **tf_config(worker=WORKERS), **own})
-    assert left == {**own, "SLURM_NTASKS": "4"} and Launch.read(left).started_by == "user"

@@ -1,9 +1,7 @@
-import math
-
 import pytest
 
 from common.experiment import Experiment
-from common.platform.errors import DivergedError, UserError
+from common.platform.errors import UserError
 from common.platform.files import write_json_model
 from common.record import monitor
 from common.record.recorder import Framework, Recorder
@@ -167,13 +165,6 @@ def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
     assert epoch.train_loss == pytest.approx((10 + 20 + 30 + 40) / 35)
     assert epoch.train_accuracy == 20 / 35
     assert (epoch.test_loss, epoch.test_accuracy) == (0.2, 0.8)
-
-
-def test_a_loss_that_is_not_finite_ends_the_run(tmp_path, clock):
-    recorder, _ = make(tmp_path)
-    with pytest.raises(DivergedError, match="loss of step 2 is nan; a smaller --learning-rate than 0.05"):
-        train(recorder, clock, losses=(1.0, math.nan, 1.0, 1.0))
-    assert not (tmp_path / "result.json").exists()
 
 
 def test_a_folder_that_holds_a_run_is_refused_but_not_one_of_a_dry_run(tmp_path):
