@@ -199,13 +199,30 @@ def each_mistake(mistakes, is_quick):
     return pytest.mark.parametrize("mutation", cases)
 
 
+# Name -> the program of a fake implementation, see tests/fakes/fake_training.py.
+FAKES = {
+    "one": "run('one')",
+    "two": "run('two')",
+    "alias": "run('one')  # a copy in which one has forgotten to change the name",
+    "parted": "run('parted', loss_factor=1.001)",
+    "busy": "run('busy', others=lambda config: 0.5 * (config.run_dir.parent.name == 'round-1'))",
+    "hang": "run('hang', at_step=(30, hang))",
+    "dying": "run('dying', at_step=(30, lambda: os.kill(os.getpid(), signal.SIGKILL)))",
+    "crash": "sys.exit('the reason of the crash')",
+    "illegal": "os.kill(os.getpid(), signal.SIGILL)",
+}
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A folder with the project's code, and the fake implementations beside the real ones."""
     folder = copy_code(tmp_path_factory.mktemp("project"))
-    shutil.copytree(
-        REPOSITORY / "tests" / "fakes", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
-    )
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(REPOSITORY / "tests" / "fakes", folder, dirs_exist_ok=True, ignore=ignored)
+    for name, program in FAKES.items():
+        (folder / f"{name}_impl").mkdir()
+        imports = "import os, signal, sys\nfrom fake_training import hang, run\n"
+        (folder / f"{name}_impl" / "__main__.py").write_text(imports + program)
     return folder
 
 

@@ -1,10 +1,11 @@
-"""The layers of the code (`FLOORS`): each file imports only from its own layer and lower ones, without cycles."""
+"""What each file may import: only its own layer and lower ones (`FLOORS`), without cycles, and one framework."""
 
 import ast
+import sys
 from graphlib import TopologicalSorter
 
 import pytest
-from conftest import CODE, REPOSITORY
+from conftest import CODE, REPOSITORY, run
 
 # From the lowest to the highest.
 COMMON = ("platform", "spec", "implementations", "data", "resolve", "experiment", "record", "trained")
@@ -14,6 +15,18 @@ FLOORS = [
     *(f"comparison.{room}" for room in COMPARISON),
     "comparison",
 ]
+FRAMEWORKS = {"tensorflow", "keras", "torch", "torchvision", "lightning", "jax", "flax", "optax"}
+# Folder -> the frameworks and folders that it may import, beside itself and `common`.
+ALLOWED = {
+    "common": set(),
+    "comparison": set(),
+    "tf_impl": {"tensorflow", "keras"},
+    "keras_impl": {"tensorflow", "keras", "tf_impl"},
+    "pt_impl": {"torch", "torchvision"},
+    "ptl_impl": {"torch", "lightning", "pt_impl"},
+    "jax_impl": {"jax", "flax", "optax"},
+}
+EXCEPTIONS = {"keras_impl.on_one_device"}  # chooses the framework by KERAS_BACKEND
 
 
 def modules():
@@ -55,3 +68,22 @@ def test_no_two_files_need_each_other():
     """Not even in functions, where the interpreter would accept it: nobody could read one file before the other."""
     graph = {name: set(imports(path)) & set(modules()) for name, path in modules().items()}
     assert len(list(TopologicalSorter(graph).static_order())) == len(graph)
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_a_folder_imports_its_own_framework_alone(folder):
+    restricted = FRAMEWORKS | ALLOWED.keys() - {"common", folder}
+    files = {name: path for name, path in modules().items() if name.startswith(f"{folder}.")}
+    assert files
+    for name in files.keys() - EXCEPTIONS:
+        found = {imported.partition(".")[0] for imported in imports(files[name])} & restricted
+        assert found <= ALLOWED[folder], f"{name} imports {found}"
+
+
+def test_neither_compare_nor_common_loads_a_framework_and_common_no_tool_of_the_comparison():
+    """Not through other packages either. Each process of each run imports `common`."""
+    tools = {"sklearn", "pandas", "matplotlib", "altair", "scipy", "jinja2"}
+    common = [name for name in modules() if name.startswith("common.")]
+    for names, absent in ((["compare"], FRAMEWORKS | {"sklearn"}), (common, FRAMEWORKS | tools)):
+        loaded = run(sys.executable, "-c", f"import sys, {', '.join(names)}; print(*sys.modules)").stdout.split()
+        assert not {name.partition(".")[0] for name in loaded} & absent

@@ -12,7 +12,6 @@ from rich.console import Console
 from benchmarks import gpu, paired, repeat
 from benchmarks.paired import measure
 from common.platform.cli import parse_options
-from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 from comparison.plan.jobs import Contender
 from comparison.plan.options import CompareConfig
@@ -39,18 +38,6 @@ def test_rows_run_in_rotating_order_and_their_ratios_are_stored(tmp_path, monkey
     assert 1.8 < low < 2.06 < high < 2.4 and stored["machine"]["cores"] > 0
     (line,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.split()[:2] == ["pt", "2.060"]]
     assert line[2:] == ["2.035-2.070", f"{low:.3f}-{high:.3f}", "100"]
-
-
-def test_a_run_that_fails_ends_the_benchmark_with_its_log(tmp_path):
-    with pytest.raises(UserError, match=r"nothing: ended with status 1; see .*run.log"):
-        paired.run("limit", "nothing", TrainConfig(run_dir=tmp_path / "run"))
-    assert "No module named 'benchmarks.loops.nothing'" in (tmp_path / "run.log").read_text()
-
-
-def test_parts_of_the_gpu_page_end_in_time(tmp_path):
-    assert gpu.run_part(["-c", "print('fine')"], 60, tmp_path / "1.log") == "ok"
-    assert gpu.run_part(["-c", "raise SystemExit('broken')"], 60, tmp_path / "2.log") == "exit status 1"
-    assert gpu.run_part(["-c", "import time; time.sleep(60)"], 1, tmp_path / "3.log") == "ended after 1 s"
 
 
 def test_the_comparisons_of_the_gpu_page_can_begin(tmp_path):

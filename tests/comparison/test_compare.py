@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 
 import numpy as np
 import psutil
@@ -23,7 +24,7 @@ from conftest import (
     wait_for,
 )
 
-from common.data.arrays import write_arrays_info
+from common.data.arrays import write_arrays
 from common.record.results import read_result, read_step_losses
 
 FEW_STEPS = ("--epochs", 2, "--train-size", 500, "--batch-size", 20)
@@ -51,8 +52,8 @@ def test_rows_share_a_table_that_is_written_in_three_forms(project, tmp_path):
     assert statuses(rows) == {"one": "ok", "two": "ok"} and {row["table"] for row in rows} == {"1"}
     assert float(rows[1]["ratio_low"]) < float(rows[1]["ratio"]) < float(rows[1]["ratio_high"])
     assert int(rows[0]["num_turns"]) == int(rows[1]["num_turns"]) >= 10
-    assert text.splitlines()[-2].endswith("; for these processes only, others may differ)")  # there is one round only
     lines = text.splitlines()
+    assert lines[-2].endswith("; for these processes only, others may differ)")  # there is one round only
     stored = json.loads((tmp_path / "r" / "results.json").read_text())
     assert [run["test_count"] for run in stored["runs"]] == [355, 355]
     for row, nested in zip(rows, stored["rows"], strict=True):
@@ -106,21 +107,16 @@ def test_every_implementation_can_have_its_own_interpreter(project, tmp_path):
 
 
 @pytest.mark.slow
-def test_all_run_on_the_same_kind_of_device(project, tmp_path):
+@pytest.mark.parametrize(("gpus", "found"), [(("4", "2"), ("gpu", 2)), (("2", "0"), ("cpu", 1))])
+def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, found):
     """On a machine whose nvidia-smi lists GPUs, of which each implementation may see several or none."""
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0: made up\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    gpus = {"PATH": path, "FAKE_GPUS_one": "4", "FAKE_GPUS_two": "2"}
-    compare(project, tmp_path / "both", "one", "two", **gpus)
-    results = [read_result(run_dir(tmp_path / "both", name)) for name in ("one", "two")]
-    assert {(result.accelerator, result.devices) for result in results} == {("gpu", 2)}
-    gpus["FAKE_GPUS_two"] = "0"
-    text, _ = compare(project, tmp_path / "one", "one", "two", **gpus)
-    assert "warning: all rows are trained on the CPU: " in text
-    command = (sys.executable, "compare.py", "--implementations", "one", "two", "--accelerator", "gpu", *SHORT)
-    done = run(*command, "--output-dir", tmp_path / "none", cwd=project, expect=2, **gpus)
-    assert "two sees no GPU, although this machine has one: " in done.stderr
+    seen = {"FAKE_GPUS_one": gpus[0], "FAKE_GPUS_two": gpus[1], "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    text, _ = compare(project, tmp_path / "r", "one", "two", **seen)
+    results = [read_result(run_dir(tmp_path / "r", name)) for name in ("one", "two")]
+    assert [(result.accelerator, result.devices) for result in results] == [found] * 2
+    assert ("warning: all rows are trained on the CPU: " in text) == (found[0] == "cpu")
 
 
 def test_folders_may_have_any_name_and_be_relative(project, tmp_path):
@@ -132,12 +128,6 @@ def test_folders_may_have_any_name_and_be_relative(project, tmp_path):
     there = run_dir(tmp_path / folder, "one")
     assert text.splitlines()[-1] == f"results: {folder}; open {folder}/report.html in a browser"
     assert (there / "log.txt").read_text().endswith(f"results: {there}\n")
-
-
-def test_whatever_the_terminal_can_show_it_is_shown(project, tmp_path):
-    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    text, _ = compare(project, tmp_path / "r", "one", **environment)
-    assert re.search(r"^one [| ]*[\d.]+%", text, re.MULTILINE), text
 
 
 # --- Repeating, going on, looking again ---
@@ -153,7 +143,8 @@ def records(output):
 
 def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     output = tmp_path / "r"
-    compare(project, output, "one", "two", options=(*FEW_STEPS, "--repeats", 2, "--mode", "plain"))
+    text, _ = compare(project, output, "one", "two", options=(*FEW_STEPS, "--repeats", 2, "--mode", "plain"))
+    assert re.search(r"^runs: 2 of 4, 0:\d\d left$", text, re.MULTILINE), text
     before = records(output)
     shutil.rmtree(run_dir(output, "two", 2))  # never started
     (run_dir(output, "two") / "run.json").unlink()  # interrupted in the middle
@@ -177,34 +168,23 @@ def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_pa
     for options, words in (
         (("--batch-size", 30), f"--batch-size 30: the comparison in {output} has 20; leave"),
         (("--repeats", 1), f"--repeats 1: the comparison in {output} has 2 already"),
-        (("--seeds", 1), f"--seeds 1: the comparison in {output} has 0; list these too, together with the new ones"),
     ):
         done = run(sys.executable, "compare.py", "--resume", output, *options, cwd=project, expect=2)
         assert done.stderr.startswith(f"compare.py: error: {words}")
 
 
 @pytest.mark.slow
-def test_it_is_resumed_from_another_folder_and_only_on_the_same_data(project, tmp_path):
-    def write_arrays(folder, level):
-        folder.mkdir(parents=True)
-        for part in ("train", "test"):
-            np.save(folder / f"{part}_images.npy", np.full((40, 8, 8, 1), level, np.uint8))
-            np.save(folder / f"{part}_labels.npy", np.arange(40) % 2)
-        write_arrays_info(folder, ["a", "b"])
-
-    here, there = tmp_path / "here", tmp_path / "there"
-    write_arrays(here / "set", 1)
-    write_arrays(there / "set", 2)
-    compare_py = (sys.executable, project / "compare.py")
-    options = ("--implementations", "one", "--repeats", 1, "--mode", "plain", "--epochs", 1, "--batch-size", 20)
-    run(*compare_py, "--output-dir", "r", "--dataset", "arrays", "--data-dir", "set", *options, cwd=here)
-    run(*compare_py, "--resume", here / "r", "--repeats", 2, cwd=there)
-    assert len({read_result(run_dir(here / "r", "one", number)).data_sha256 for number in (1, 2)}) == 1
-    shutil.rmtree(here / "set")
-    shutil.copytree(there / "set", here / "set")
-    failed = run(*compare_py, "--resume", here / "r", "--repeats", 3, cwd=there, expect=2)
-    assert f"--data-dir {here / 'set'}: holds other data than when " in failed.stderr
-    assert not (here / "r/runs/seed-0/round-3").exists()
+def test_it_is_resumed_only_on_the_same_data(project, tmp_path):
+    data, output = tmp_path / "set", tmp_path / "r"
+    pixels, labels = np.zeros((40, 8, 8, 1), np.uint8), np.arange(40) % 2
+    write_arrays(data, (pixels, labels), (pixels, labels), ["a", "b"])
+    options = ("--dataset", "arrays", "--data-dir", data, "--repeats", 1, "--mode", "plain", "--epochs", 1)
+    compare(project, output, "one", options=(*options, "--batch-size", 20))
+    shutil.rmtree(data)
+    write_arrays(data, (pixels + 1, labels), (pixels, labels), ["a", "b"])
+    failed = run(sys.executable, "compare.py", "--resume", output, "--repeats", 2, cwd=project, expect=2)
+    assert f"--data-dir {data}: holds other data than when " in failed.stderr
+    assert not run_dir(output, "one", 2).exists()
 
 
 @pytest.mark.slow
@@ -217,6 +197,10 @@ def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
     assert text.count(notice) == 1 and text.index(notice) < text.index(": done")
     assert "other programs kept the machine busy: making 1 more round" in text
     assert [(row["num_runs"], row["num_rounds"], row["num_disturbed"]) for row in rows] == [("4", "3", "1")] * 2
+    command = (sys.executable, "compare.py", "--report-only", tmp_path / "r")
+    for disturbed, rounds in (("keep", "4"), ("retake", "3")):
+        run(*command, "--disturbed", disturbed, cwd=project)
+        assert [row["num_rounds"] for row in read_csv(tmp_path / "r" / "results.csv")] == [rounds] * 2
 
 
 @pytest.mark.slow
@@ -303,6 +287,9 @@ def test_a_folder_belongs_to_one_at_a_time(project, tmp_path):
             (line,) = run(sys.executable, "compare.py", option, output, cwd=project, expect=2).stderr.splitlines()
             assert line.startswith(f"compare.py: error: {option} {output}: another compare.py is at work there")
             assert f"(process {process.pid} on " in line
+        (waits,) = [child for child in psutil.Process(process.pid).children() if "two_impl" in child.cmdline()]
+        used = [time.sleep(1) or sum(waits.cpu_times()[:2]) for _ in range(2)]
+        assert used[1] - used[0] < 0.05, "waits for its turn, and uses a core"
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert gone(pids)

@@ -1,18 +1,13 @@
 """report.html, as a browser shows it, and as a file."""
 
-import json
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
-import pandas as pd
 import pytest
 from made_up import MadeUp, answers, comparison, made_up_turns, report
 from PIL import Image
-
-from comparison import load
-from comparison.measure.lines_of_code import count_lines, lines_of_training
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 # No network traffic of Chromium's own, and the flags that it needs in containers and as root.
@@ -106,13 +101,12 @@ def opened(browser, folder, width, **options):
 CUT_OFF = """() => [...document.querySelectorAll("body *")].filter(one =>
   !one.closest("svg") && !(one.closest(".scroll") && !one.matches(".scroll")) &&
   one.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5).map(one => one.tagName)"""
-# Of each figure: its id, whether it is drawn, and whether it is described in words.
+# Of each figure: its id, and whether it is drawn and described in words.
 DRAWN = """() => [...document.querySelectorAll("figure")].map(figure => {
   const svg = figure.querySelector("svg"), box = svg.getBoundingClientRect();
-  const visible = one => { const box = one.getBoundingClientRect(); return box.width > 0 || box.height > 0; };
-  const marks = [...svg.querySelectorAll("path, line, text")].filter(visible).length;
+  const marks = svg.querySelectorAll("path, line, text").length;
   const described = figure.querySelector("[role=img]:has(.chart)").getAttribute("aria-label").length > 40;
-  return [figure.id, box.width > 200 && box.height > 60 && marks > 10, described];
+  return [figure.id, box.width > 200 && box.height > 60 && marks > 10 && described];
 })"""
 
 
@@ -127,81 +121,41 @@ def scrolled_through(page):
     page.evaluate("() => window.scrollTo(0, 0)")
 
 
-def brightness(page, element, name):
-    colour = page.locator(element).first.evaluate(f"one => getComputedStyle(one).{name}")
-    return sum(int(part) for part in re.findall(r"\d+", colour)[:3]) / 3
-
-
 @pytest.mark.parametrize(
     ("kind", "width", "scheme"),
-    [
-        ("turns", 1400, "dark"),
-        pytest.param("simple", 400, "light", marks=pytest.mark.slow),
-        pytest.param("sweep", 400, "dark", marks=pytest.mark.slow),
-    ],
+    [("turns", 1400, "dark"), pytest.param("sweep", 400, "light", marks=pytest.mark.slow)],
 )
 def test_every_figure_is_drawn_and_nothing_is_cut_off(folder_of, browser, kind, width, scheme):
     page = opened(browser, folder_of(kind), width, color_scheme=scheme)
     for interactive in (False, True):
         if interactive:
             scrolled_through(page)
-        drawn = page.evaluate(DRAWN)
-        assert {name for name, *_ in drawn} == EXPECTED[kind]
-        assert [name for name, visible, described in drawn if not (visible and described)] == []
+        drawn = dict(page.evaluate(DRAWN))
+        assert drawn.keys() == EXPECTED[kind] and all(drawn.values()), drawn
         assert page.evaluate(CUT_OFF) == []
-    for element, name in (("body", "color"), ("figure text", "fill"), (".dim", "color")):
-        contrast = brightness(page, element, name) - brightness(page, "body", "backgroundColor")
-        assert contrast > 100 if scheme == "dark" else contrast < -100, element
-    assert page.complaints == []
+    page.emulate_media(media="print")
+    assert page.evaluate(CUT_OFF) == [] and page.complaints == []
     page.close()
-
-
-def told(page):
-    """The tooltip of the chart under the pointer: name -> value."""
-    page.wait_for_timeout(200)
-    rows = page.locator("#vg-tooltip-element.visible tr")
-    return {name.strip(): value.strip() for name, value in (row.split("\t") for row in rows.all_inner_texts())}
 
 
 def test_charts_and_tables_answer_a_pointer(folder_of, browser):
     page = opened(browser, folder_of("simple"), 1400)
     scrolled_through(page)
-    # A pointer reads all lines at once.
-    page.locator("#loss").scroll_into_view_if_needed()
-    box = page.locator("#loss .chart").bounding_box()
-    page.mouse.move(box["x"] + 0.95 * box["width"], box["y"] + 0.6 * box["height"])
-    assert {"after epoch", "TensorFlow", "PyTorch", "Lightning"} == {*told(page)}
-    # A dot names its run.
     dots = page.locator("#throughput .mark-symbol path")
     assert dots.count() == 30
     dots.nth(15).hover()
-    found = told(page)
-    assert (found["framework"], found["counts"]) == ("PyTorch", "yes") and {"round", "seed"} < {*found}
-    # A legend switches rows.
+    tooltip = page.locator("#vg-tooltip-element.visible")
+    assert "PyTorch" in tooltip.inner_text() and "round" in tooltip.inner_text()
     lines, names = page.locator("#loss .mark-line path"), page.locator("#loss .role-legend text")
-    for clicked, left in ((0, 2), (2, 4), (0, 2), (2, 6)):
+    for clicked, left in ((0, 2), (2, 4), (0, 2), (2, 6)):  # a legend switches rows
         names.nth(clicked).click()
         page.wait_for_timeout(200)
         assert lines.count() == left
-    # A heading sorts the table.
     names = page.locator(".sortable tbody th")
     button = page.locator(".sortable thead th", has_text="images/s").locator("button")
     assert names.all_text_contents() == ["TensorFlow", "PyTorch", "Lightning"]
     button.click()
-    assert names.all_text_contents() == ["PyTorch", "Lightning", "TensorFlow"]
-    button.press("Enter")
-    assert names.all_text_contents() == ["TensorFlow", "Lightning", "PyTorch"] and page.complaints == []
-    page.close()
-
-
-def test_without_scripts_and_on_paper_it_is_the_same_page(folder_of, browser):
-    page = opened(browser, folder_of("simple"), 718, java_script_enabled=False)  # A4 without margins, at 96 dpi
-    assert page.locator(".chart svg").count() == len(CHARTS)
-    page.close()
-    page = opened(browser, folder_of("simple"), 718, color_scheme="dark")
-    page.emulate_media(media="print")
-    assert page.evaluate(CUT_OFF) == [] and brightness(page, "body", "backgroundColor") == 255
-    assert page.evaluate("() => [...document.querySelectorAll('details')].every(one => one.scrollHeight > 60)")
+    assert names.all_text_contents() == ["PyTorch", "Lightning", "TensorFlow"] and page.complaints == []
     page.close()
 
 
@@ -258,52 +212,17 @@ def test_it_tells_how_many_rounds_and_turns_count_or_why_none_do(tmp_path, make,
 # --- The page as a file ---
 
 
-def test_lines_of_code_are_those_that_do_something():
-    source = '"""A\ndocstring."""\n\nimport os  # a comment\n\n# another\n'
-    source += 'def f(\n    x,\n):\n    "short"\n    return """a\nb"""\n'
-    assert count_lines(source) == 6
-    assert 100 < lines_of_training("pt", "plain") < 200 < lines_of_training("pt", "tuned")
-
-
-def test_the_ratio_is_drawn_over_the_turns(folder_of):
-    page = (folder_of("turns") / "report.html").read_text()
-    description = re.search(r'<script type="application/json" id="turns-description">(.*?)</script>', page, re.DOTALL)[
-        1
-    ]
-    data = [pd.DataFrame(values) for values in json.loads(description)["datasets"].values()]
-    (interval,) = [frame for frame in data if "low" in frame]
-    (ratios,) = [frame for frame in data if "turn" in frame and {*frame["row"]} == {"PyTorch"} and "low" not in frame]
-    (speeds,) = [frame for frame in data if "row" in frame and frame["row"].nunique() == 3]
-    assert speeds.groupby("row").size().to_dict() == {"TensorFlow": 80, "PyTorch": 80, "Lightning": 80}
-    hit = ratios["turn"] % 10 == 4
-    assert (ratios["counts"] == "no: disturbed").tolist() == hit.tolist() and hit.sum() == 8
-    assert np.allclose(ratios["value"], 27000 / 8000 / np.where(hit, 5, 1), rtol=1e-3)  # neither drift nor noise
-    row = load(folder_of("turns")).rows.set_index("implementation").loc["pt"]
-    assert list(interval.loc[0, ["low", "value", "high"]]) == list(row[["ratio_low", "ratio", "ratio_high"]])
-    assert 0 <= speeds["x"].min() < 1 and 79 < speeds["x"].max() < 82  # the hour between the rounds is left out
-
-
-@pytest.mark.parametrize("kind", ["simple", "turns"])
-def test_it_is_one_small_page_that_needs_nothing_else(folder_of, kind):
-    page = (folder_of(kind) / "report.html").read_text()
+def test_it_is_one_small_page_that_needs_nothing_else(folder_of):
+    page = (folder_of("simple") / "report.html").read_text()
     assert len(page) < 5e6
     own = re.sub(r'<script type="module" id="vega">.*?</script>', "", page, flags=re.DOTALL)
     assert not re.findall(r"<(?:link(?! rel=\"icon\")|iframe)|@import|url\((?!#)|src=\"(?!data:)", own)
     words = re.sub(r"<script.*?</script>|<svg.*?</svg>", "", page, flags=re.DOTALL)
     assert "@@" not in words and "None" not in words and "nan" not in words
     assert "git checkout aaaa" in words and "made-up" in words
-
-
-def test_figures_are_files_too(folder_of):
-    figures = folder_of("simple") / "figures"
-    (figures / "turns-9.png").write_bytes(b"")  # of a chart that no longer exists
-    (figures / "my-own.png").write_bytes(b"")
-    report(folder_of("simple"))
-    assert {path.stem for path in figures.glob("*.png")} == CHARTS | {"my-own"}
     for name in CHARTS:
-        ElementTree.parse(figures / f"{name}.svg")  # well-formed
-        pixels = np.asarray(Image.open(figures / f"{name}.png").convert("L"))
-        assert pixels.shape[1] > 500 and pixels.std() > 5
+        assert np.asarray(Image.open(folder_of("simple") / "figures" / f"{name}.png").convert("L")).std() > 5
+        ElementTree.parse(folder_of("simple") / "figures" / f"{name}.svg")  # well-formed
 
 
 def test_the_gallery_shows_first_what_they_disagree_on(folder_of):

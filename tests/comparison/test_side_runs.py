@@ -21,23 +21,10 @@ from comparison.run.side_runs import SideRunner, make_profiles
 # --- Under- and overfitting ---
 
 
-def epochs(losses, accuracy, count=1000):
+def epochs(losses, accuracy, count):
     """Evaluations of so many examples with these losses; `accuracy`: of the last one, which is what counts."""
-    return [
-        EpochLine(
-            kind="epoch",
-            epoch=number,
-            train_loss=1.0,
-            train_accuracy=0.5,
-            test_loss=loss,
-            test_accuracy=accuracy,
-            test_correct=round(accuracy * count),
-            test_count=count,
-            train_seconds=1.0,
-            eval_seconds=0.1,
-        )
-        for number, loss in enumerate(losses, 1)
-    ]
+    counts = {"test_accuracy": accuracy, "test_correct": round(accuracy * count), "test_count": count}
+    return [EpochLine.model_construct(epoch=number, test_loss=loss, **counts) for number, loss in enumerate(losses, 1)]
 
 
 FALLING = [0.9, 0.5, 0.3, 0.2, 0.15, 0.12, 0.1]
@@ -52,21 +39,14 @@ def fit(train_losses, train_accuracy, test_losses, test_accuracy, count=1000, co
     ("verdict", "found", "says"),
     [
         ("fits", fit(FALLING, 1.0, FALLING, 0.995), "100.00% of training images and 99.50% of test images are right"),
-        # Ten test images of twenty more wrong: chance explains it.
-        ("fits", fit(FALLING, 1.0, FALLING, 0.9, count=20), "losses are 0.1000 and 0.1000"),
+        ("fits", fit(FALLING, 1.0, FALLING, 0.9, count=20), "losses are 0.1000 and 0.1000"),  # by chance
         ("overfits", fit(FALLING, 0.95, FALLING, 0.85), "augmentation"),
         ("underfits", fit(FALLING, 0.85, FALLING, 0.84), "try more epochs"),
         ("underfits", fit([2.0, 0.5, 0.5], 0.85, FALLING[:3], 0.84), "no longer falls"),
-        # The larger part of the error is there on training images, too.
-        ("underfits", fit(FALLING, 0.80, FALLING, 0.70), "try more epochs"),
         ("overfits", fit(FALLING, 0.995, RISING, 0.992), "lowest after epoch 3 and has risen by 27% since"),
-        # A loss that rises on training images as well: it diverges, and does not overfit.
-        ("underfits", fit(RISING, 0.9, RISING, 0.9), "no longer falls"),
         # One bad epoch is noise.
         ("fits", fit(FALLING, 1.0, [*FALLING[:-1], 0.14], 1.0), ""),
-        ("fits", fit(FALLING[:3], 1.0, RISING[2:5], 1.0), ""),  # too few epochs to tell
         ("learns nothing", fit([2.3] * 7, 0.11, [2.3] * 7, 0.1), "another learning rate"),
-        ("learns nothing", fit([0.7] * 7, 0.5, [0.7] * 7, 0.5, commonest=0.5), "another learning rate"),
         ("underfits", fit([0.6] * 7, 0.6, [0.6] * 7, 0.6, commonest=0.5), "no longer falls"),
     ],
 )

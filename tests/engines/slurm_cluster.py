@@ -8,21 +8,18 @@ sockets, configuration, state, logs. For Slurm each node has 16 CPUs and two GPU
 """
 
 import argparse
-import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "scancel")
-SECONDS_TO_START = 60
-SECONDS_TO_STOP = 60
+MOST_SECONDS = 60  # for a start, and for jobs to end
 
 CONFIGURATION = """\
 ClusterName=course
@@ -74,9 +71,6 @@ def main() -> None:
         stop(folder)
 
 
-# --- Start ---
-
-
 def start(folder: Path) -> None:
     os.environ["PATH"] += ":/usr/sbin:/sbin"  # the folders of the daemons, which not every PATH has
     for program in PROGRAMS:
@@ -84,34 +78,23 @@ def start(folder: Path) -> None:
             raise SystemExit(f"error: {program} is missing: apt-get install slurmctld slurmd slurm-client munge")
     if os.geteuid() != 0:
         raise SystemExit("error: must be root: slurmd starts the processes of jobs for others")
-    if (folder / "processes.json").exists():
-        raise SystemExit(f"error: {folder} has a cluster already: stop it first")
     configure(folder)
-    # The daemons stay in the foreground, so that their pids are known. --force: other users need no access to the
-    # socket's folder.
-    munged = f"munged --foreground --force --key-file={folder}/munge.key --seed-file={folder}/munge.seed"
+    # --force: other users need no access to the socket's folder.
+    munged = f"munged --force --key-file={folder}/munge.key --seed-file={folder}/munge.seed"
     munged += f" --socket={folder}/munge.socket --pid-file={folder}/munge.pid --log-file={folder}/munge.log"
-    processes: list[psutil.Popen] = []
     try:
-        for command in (munged, "slurmctld -D -c", "slurmd -D -N n1", "slurmd -D -N n2"):
+        for command in (munged, "slurmctld -c", "slurmd -N n1", "slurmd -N n2"):
             with open(folder / "daemons.out", "a") as output:
-                words = command.split()
-                streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
-                processes.append(psutil.Popen(words, **streams, start_new_session=True))
-            wait_for((folder / "munge.socket").exists, processes, folder)  # the others fail without it
-        wait_for(lambda: node_states() == ["idle", "idle"], processes, folder)
+                subprocess.run(command.split(), check=True, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        idle = ["sinfo", "-h", "-t", "idle", "-o", "%D"]
+        if not became_true(lambda: subprocess.run(idle, capture_output=True, text=True).stdout == "2\n"):
+            raise SystemExit(f"error: the cluster does not start; see the logs in {folder}")
     except BaseException:
-        for process in reversed(processes):
-            process.terminate()
-            process.wait()
+        stop(folder)
         raise
-    (folder / "processes.json").write_text(json.dumps([(each.pid, each.create_time()) for each in processes]))
 
 
 def configure(folder: Path) -> None:
-    too_long = len(f"{folder}/n1/n1_1000000.4294967291") - 107  # the longest path of Slurm's sockets; Linux's limit
-    if too_long > 0:
-        raise SystemExit(f"error: {folder}: its name is {too_long} characters too long for Slurm's sockets in it")
     (folder / "state").mkdir(parents=True, exist_ok=True)
     key = folder / "munge.key"
     key.touch(mode=0o600)
@@ -129,43 +112,29 @@ def configure(folder: Path) -> None:
         (folder / gpu).touch()
 
 
-def node_states() -> list[str]:
-    """The states of the nodes; empty as long as slurmctld does not answer."""
-    return subprocess.run(["sinfo", "-h", "-N", "-o", "%t"], capture_output=True, text=True).stdout.split()
-
-
-def wait_for(condition: Callable[[], bool], processes: list[psutil.Popen], folder: Path) -> None:
-    """Waits for the condition; ends this program if one of `processes` has ended, or after SECONDS_TO_START."""
-    deadline = time.monotonic() + SECONDS_TO_START
-    while not condition():
-        if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
-            raise SystemExit(f"error: the cluster does not start:\n{(folder / 'daemons.out').read_text()[-2000:]}")
-        time.sleep(0.1)
-
-
-# --- Stop ---
-
-
 def stop(folder: Path) -> None:
-    """Ends all jobs and the processes that `start` has started, and no others; fails if one of them does not end."""
-    if not (folder / "processes.json").exists():
-        raise SystemExit(f"error: {folder} has no cluster")
-    deadline = time.monotonic() + SECONDS_TO_STOP  # for jobs, whose processes are not children of the daemons
-    while jobs := subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True).stdout.split():
+    """Ends all jobs, whose processes are no children of the daemons, and then the daemons, by their files of ids."""
+
+    def no_jobs() -> bool:
+        jobs = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True).stdout.split()
+        if jobs:
+            subprocess.run(["scancel", *jobs])
+        return not jobs
+
+    became_true(no_jobs)
+    for path in folder.glob("*.pid"):
+        os.kill(int(path.read_text()), signal.SIGTERM)
+    if not became_true(lambda: not list(folder.glob("*.pid"))):  # a daemon removes its file at its end
+        raise SystemExit(f"error: some processes did not end; see the logs in {folder}")
+
+
+def became_true(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + MOST_SECONDS
+    while not condition():
         if time.monotonic() > deadline:
-            break
-        subprocess.run(["scancel", *jobs])
-        time.sleep(0.2)
-    started = json.loads((folder / "processes.json").read_text())
-    left = []
-    for pid, created in reversed(started):
-        if psutil.pid_exists(pid) and abs(psutil.Process(pid).create_time() - created) < 5:  # pids are reused
-            left.append(psutil.Process(pid))
-            left[-1].terminate()
-    alive = psutil.wait_procs(left, timeout=SECONDS_TO_STOP)[1]
-    if jobs or alive:
-        raise SystemExit(f"error: {[*jobs, *alive]} did not end; see the logs in {folder}")
-    (folder / "processes.json").unlink()
+            return False
+        time.sleep(0.1)
+    return True
 
 
 if __name__ == "__main__":

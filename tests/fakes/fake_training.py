@@ -1,8 +1,11 @@
-"""A fake implementation for tests of compare.py: it follows the contract without a framework, and takes a second."""
+"""What fake implementations do (`FAKES` in conftest.py): they follow the contract without a framework, in a second."""
 
 import math
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -37,10 +40,11 @@ class Fake(Framework):
         pass
 
 
-def run(name, loss_factor=1.0, before_finish=lambda: None, others=lambda config: 0.0):
-    """Trains nothing: the losses fall by a formula, times `loss_factor`; `before_finish` runs after the last step.
+def run(name, loss_factor=1.0, at_step=None, others=lambda config: 0.0):
+    """Trains nothing: the losses fall by a formula, times `loss_factor`.
 
     Args:
+      at_step: the number of a step, and what happens after it.
       others: the share of the cores that other programs seem to use. The real share depends on other tests.
     """
     with as_program(f"python -m {name}_impl"):
@@ -62,12 +66,23 @@ def run(name, loss_factor=1.0, before_finish=lambda: None, others=lambda config:
                     step += 1
                     time.sleep(TRAINING_SECONDS / experiment.plan.schedule_steps)
                     recorder.step(2.3 * math.exp(-step / 100) * loss_factor, 1)
+                    if at_step and step == at_step[0]:
+                        at_step[1]()
                 recorder.end_training()
                 recorder.start_evaluation()
                 recorder.end_epoch(0.5 * count, count // 2, count)
-            before_finish()
             logits = np.eye(experiment.dataset.num_classes)[experiment.dataset.test_labels]
             logits[count // 2 :] = np.roll(logits[count // 2 :], 1, axis=1)  # the other half gets the next class
             recorder.save_predictions(logits)
             weights = {name: array.astype(np.float32) for name, array in experiment.initial_weights.items()}
             recorder.finish(weights, (), None, None)
+
+
+def hang():
+    """Starts a child process that ignores SIGTERM, writes both process ids to the run's file `pids`, and hangs."""
+    ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", ignores])
+    folder = Path(sys.argv[sys.argv.index("--run-dir") + 1])
+    folder.joinpath("pids.tmp").write_text(f"{os.getpid()} {child.pid}")
+    folder.joinpath("pids.tmp").rename(folder / "pids")
+    time.sleep(600)

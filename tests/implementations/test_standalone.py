@@ -1,12 +1,9 @@
 """Each implementation alone, as a user starts it."""
 
 import json
-import os
-import pty
 import re
 import shlex
 import sys
-from contextlib import suppress
 
 import pytest
 from conftest import CPU, program_of, run, start_process
@@ -24,7 +21,7 @@ def test_plain_lines_from_one_process_and_a_complete_run_folder_and_nothing_else
     folder, temporary = tmp_path / "r", tmp_path / "temporary"
     temporary.mkdir()
     options = (*SHORT, "--devices", 2, "--max-steps", 6, "--log-every-n-steps", 5)
-    command = (*program_of(implementation), *options, "--run-dir", folder)
+    command = (*program_of(implementation), "train", *options, "--run-dir", folder)
     # Python writes bytecode, as by default.
     lines = run(*command, TMPDIR=str(temporary), PYTHONDONTWRITEBYTECODE="").stdout.splitlines()
     assert not [path for path in temporary.rglob("*") if path.is_file()]
@@ -97,22 +94,6 @@ def test_a_training_that_diverges_ends_in_one_line(tmp_path, implementation):
     (line,) = [line for line in error.splitlines() if "_impl: error:" in line]
     assert re.search(r"error: training diverged: the loss of step \d+ is (nan|inf)", line)
     assert "Traceback" not in error and not (tmp_path / "r" / "result.json").exists()
-
-
-@pytest.mark.slow
-def test_on_a_terminal_a_bar_shows_loss_and_images_per_second(tmp_path):
-    terminal, inside = pty.openpty()
-    options = (*SHORT, "--epochs", 3, "--log-every-n-steps", 2, "--run-dir", tmp_path / "r")
-    process = start_process((*program_of("pt"), *options), stdout=inside, TERM="xterm", COLUMNS="100")
-    os.close(inside)
-    shown = ""
-    with suppress(OSError):  # the other end is closed
-        while True:
-            shown += os.read(terminal, 65536).decode(errors="replace")
-    process.communicate()
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
-    assert re.search(r"epoch [123]/3 .* \d+/12 loss \d\.\d{4}  [\d,]+ images/s", text), text
-    assert "epoch 3/3: loss" in text and f"results: {tmp_path}" in text
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """`evaluate` and `predict` put a trained network to use; that they agree in all frameworks is tests/parity's."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -12,10 +13,8 @@ from common.data.arrays import write_arrays_info
 from common.data.datasets import load_dataset
 from common.platform.errors import DivergedError
 from common.platform.files import write_json_model
-from common.platform.launch import Launch
 from common.record.predictions import Predictions, confusion
 from common.record.results import read_result
-from common.resolve import resolve_devices
 from common.spec.options import TrainConfig
 from common.trained import UseConfig, Used, show
 
@@ -103,7 +102,6 @@ def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path):
         Image.fromarray(np.round(image * (255 / 16)).astype(np.uint8)).save(path)
     found = answers("predict", folder / "model.safetensors", "--images", *paths, implementation="tf")
     assert [one["score"] for one in found] == pytest.approx(expected.scores[:3].tolist(), rel=1e-5)
-    assert [one["class"] for one in found] == [str(guess) for guess in expected.guesses[:3]]
 
 
 @pytest.mark.parametrize(
@@ -111,13 +109,11 @@ def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path):
     [
         ("evaluate", "--weights: is needed"),
         ("evaluate --weights none.safetensors", "--weights none.safetensors: no such file"),
-        ("evaluate --weights RUN/config.json", "--weights RUN/config.json: not a readable safetensors file"),
         ("evaluate --weights RUN/model.safetensors --model lenet", "--model lenet: needs images"),
         (
             "evaluate --weights RUN/model.safetensors --dataset digits --model cnn",  # its own size counts
             "trained on images of 12 x 9 x 3; this data set has images of 8 x 8 x 1",
         ),
-        ("predict --weights RUN/model.safetensors", "--images: is needed"),
         ("predict --weights RUN/model.safetensors --images none.png", "No such file"),
         ("tain", "tain: the first word should be train, which may be left out, evaluate or predict"),
     ],
@@ -126,6 +122,14 @@ def test_mistakes_are_reported_in_one_line(weights, command, message):
     words = command.replace("RUN", str(weights.parent)).split()
     (line,) = run_program("pt", *words, expect=2).stderr.splitlines()
     assert message.replace("RUN", str(weights.parent)) in line
+
+
+def test_weights_that_are_damaged_are_refused(weights, tmp_path):
+    for content in (weights.read_bytes()[:-1], weights.read_bytes().replace(b"F32", b"I32", 1)):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        shutil.copy(weights.parent / "config.json", tmp_path)
+        (line,) = use("evaluate", tmp_path / "model.safetensors", expect=2).stderr.splitlines()
+        assert re.match(f"python -m pt_impl: error: --(initial-)?weights {tmp_path}/model.safetensors: ", line)
 
 
 def save_arrays(folder, dataset, names):
@@ -153,18 +157,6 @@ def test_classes_and_normalisation_are_those_of_the_training(weights, tmp_path):
     assert answers("predict", weights, "--images", picture) == answers("predict", weights, "--images", picture, *other)
 
 
-def test_one_process_and_one_device_put_a_network_to_use(weights, tmp_path):
-    launched = {"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
-    complaint = use("evaluate", weights, expect=2, **launched, GROUP_RANK="0", GROUP_WORLD_SIZE="1").stderr
-    assert "torchrun has started 2 processes; evaluate and predict need one" in complaint
-    config = TrainConfig(num_nodes=2, devices=4, strategy="ddp", compile=True, resume="auto")
-    write_json_model(tmp_path / "config.json", config)
-    (tmp_path / "model.safetensors").touch()
-    used = UseConfig(weights=tmp_path / "model.safetensors").train_config()
-    used = resolve_devices(used, "PyTorch", 0, Launch.read(), ("ddp",))
-    assert (used.all_devices, used.strategy, used.compile, used.resume) == (1, "single_device", "auto", None)
-
-
 def test_logits_that_are_not_finite_are_no_answer(tmp_path, capsys):
     logits = np.zeros((355, 10))
     logits[7, 3] = np.nan
@@ -173,10 +165,3 @@ def test_logits_that_are_not_finite_are_no_answer(tmp_path, capsys):
     with pytest.raises(DivergedError, match=message):
         show(use, TrainConfig(), "pt", Used(load_dataset(TrainConfig())), logits)
     assert capsys.readouterr() == ("", "")
-
-
-def test_the_word_train_may_be_left_out(tmp_path):
-    for name, word in (("a", ["train"]), ("b", [])):
-        run_program("pt", *word, "--max-steps", 2, "--dry-run", "true", "--run-dir", tmp_path / name)
-    first, second = (json.loads((tmp_path / name / "config.json").read_text()) for name in "ab")
-    assert first["max_steps"] == 2 and {**first, "run_dir": ""} == {**second, "run_dir": ""}

@@ -106,6 +106,9 @@ def test_a_damaged_file_is_named_and_refused(tmp_path):
 # --- CIFAR: made-up batches in the published formats, binary and pickled ---
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
+COARSE = np.array([4, 1, 14, 8])
+TENS = [(np.array([3, 0, 9, 1]) + index) % 10 for index in range(6)]  # of each batch; the test batch is the last
+HUNDREDS = [np.array([0, 51, 2, 99])] * 2
 
 
 def as_binary(*labels):
@@ -119,32 +122,26 @@ def as_pickle(**labels):
     return pickle.dumps({**content, b"data": PIXELS.reshape(4, -1)}, protocol=2)
 
 
-def load_made_up(monkeypatch, data_dir, name, source, contents):
-    """Writes made-up files in the form of `source`, puts their checksums into the table, and loads the data set."""
-    (data_dir / source.folder).mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("name", "form", "labels", "write"),
+    [
+        ("cifar10", 0, TENS, as_binary),
+        ("cifar10", 1, TENS, lambda labels: as_pickle(labels=labels)),
+        ("cifar100", 0, HUNDREDS, lambda fine: as_binary(COARSE, fine)),
+        ("cifar100", 1, HUNDREDS, lambda fine: as_pickle(fine_labels=fine, coarse_labels=COARSE)),
+    ],
+)
+def test_cifar_is_found_in_either_form(tmp_path, monkeypatch, name, form, labels, write):
+    known = DATASETS[name]
+    source, contents = known.sources[form], [write(of_batch) for of_batch in labels]
+    (tmp_path / source.folder).mkdir(parents=True)
     for file, content in zip(source.md5, contents, strict=True):
-        (data_dir / source.folder / file).write_bytes(content)
+        (tmp_path / source.folder / file).write_bytes(content)
     md5 = {file: hashlib.md5(content).hexdigest() for file, content in zip(source.md5, contents, strict=True)}
-    sources = tuple(replace(known, md5=md5) if known is source else known for known in DATASETS[name].sources)
-    monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], sources=sources))
-    return load_dataset(TrainConfig(dataset=name, data_dir=data_dir))
-
-
-def test_cifar10_is_found_in_either_form_and_the_test_batch_is_the_last(tmp_path, monkeypatch):
-    labels = [(np.array([3, 0, 9, 1]) + index) % 10 for index in range(6)]
-    forms = [as_binary(one) for one in labels], [as_pickle(labels=one) for one in labels]
-    for contents, source in zip(forms, DATASETS["cifar10"].sources, strict=True):
-        found = load_made_up(monkeypatch, tmp_path / source.folder, "cifar10", source, contents)
-        assert np.array_equal(found.train_images, np.tile(PIXELS.transpose(0, 2, 3, 1), (5, 1, 1, 1)))
-        assert np.array_equal(found.train_labels, np.concatenate(labels[:5]))
-        assert np.array_equal(found.test_labels, labels[5]) and found.num_classes == 10
-
-
-def test_cifar100_has_fine_labels_in_either_form(tmp_path, monkeypatch):
-    coarse, fine = np.array([4, 1, 14, 8]), np.array([0, 51, 2, 99])
-    forms = as_binary(coarse, fine), as_pickle(fine_labels=fine, coarse_labels=coarse)
-    for content, source in zip(forms, DATASETS["cifar100"].sources, strict=True):
-        found = load_made_up(monkeypatch, tmp_path / source.folder, "cifar100", source, [content] * 2)
-        assert np.array_equal(found.train_images, PIXELS.transpose(0, 2, 3, 1)) and found.num_classes == 100
-        assert np.array_equal(found.test_labels, fine)
+    monkeypatch.setitem(DATASETS, name, replace(known, sources=(replace(source, md5=md5),)))
+    found = load_dataset(TrainConfig(dataset=name, data_dir=tmp_path))
+    assert np.array_equal(found.train_images, np.tile(PIXELS.transpose(0, 2, 3, 1), (len(labels) - 1, 1, 1, 1)))
+    assert np.array_equal(found.train_labels, np.concatenate(labels[:-1]))
+    assert np.array_equal(found.test_labels, labels[-1])
+    if name == "cifar100":
         assert [found.class_names[label] for label in (0, 51, 99)] == ["apple", "mushroom", "worm"]

@@ -1,21 +1,19 @@
 """Folders of images become memory-mapped arrays: in parallel, resumable, with a list of unreadable images."""
 
-import json
 import os
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY, remount, run, wait_for
+from conftest import REPOSITORY, run, wait_for
 from PIL import Image
 from rich.console import Console
 
-from common.data.arrays import DATASET_FILE, array_path, check_arrays_checksum, read_arrays_folder, write_arrays
+from common.data.arrays import DATASET_FILE, array_path, read_arrays_folder, write_arrays
 from common.data.datasets import load_dataset
 from common.data.image_files import REMARKS, Remark, read_image
 from common.data.image_folder import UNREADABLE_FILE, ImageFolderConfig, convert, list_images
@@ -122,22 +120,16 @@ def test_a_set_says_once_what_was_assumed_and_cut_off(images, capsys):
 def test_unreadable_images_are_listed_and_refused_or_skipped_as_asked(images):
     whole = (images / "red" / "1.jpg").read_bytes()
     (images / "red" / "1.jpg").write_bytes(whole[: len(whole) // 2])
-    (images / "blue" / "0.png").rename(images / "blue" / os.fsdecode(b"\xfe.png"))
-    (images / "blue" / os.fsdecode(b"\xfe.png")).write_text("no image at all")
+    (images / "blue" / "0.png").write_text("no image at all")
     message = f"2 of 30 images can't be read, listed in .*{UNREADABLE_FILE}; --unreadable skip"
     with pytest.raises(UserError, match=message):
         make(images)
     first, second = (images.parent / "arrays" / UNREADABLE_FILE).read_text().splitlines()
-    assert "blue/\\udcfe.png: cannot identify" in first and "red/1.jpg: Truncated" in second
+    assert "blue/0.png: cannot identify" in first and "red/1.jpg: Truncated" in second
     with pytest.raises(UserError, match="no dataset.json"):
         read_arrays_folder(images.parent / "arrays")
-    changed = images / "red" / "2.bmp"
-    before = changed.stat().st_mtime_ns
-    for options, changed_at in (({"fit": "pad"}, before), ({}, 1)):
-        os.utime(changed, ns=(1, changed_at))
-        with pytest.raises(UserError, match="other options was begun there, or images have changed since"):
-            make(images, **options)
-    os.utime(changed, ns=(1, before))
+    with pytest.raises(UserError, match="other options was begun there, or images have changed since"):
+        make(images, fit="pad")
     _, train, test = read_arrays_folder(make(images, unreadable="skip"))  # continues where the first conversion stopped
     assert len(train[0]) + len(test[0]) == 28
     for pictures, labels in (train, test):
@@ -174,18 +166,6 @@ def test_mistakes_are_reported_in_one_line(images):
         make(images, output=images / "red" / "arrays")
 
 
-def test_without_space_for_a_set_there_is_a_line_and_a_second_try_works(images, small_disk):
-    output = small_disk(4096) / "set"
-    options = ("--images", images, "--image-shape", 16, 20, 3, "--output", output)
-    for size in (4096, 4096 * 9):  # the disk fills up at the first file, or at a later one
-        remount(output.parent, f"size={size}")
-        (line,) = run(sys.executable, "make_dataset.py", *options, expect=1).stderr.splitlines()
-        assert line.startswith(f"make_dataset.py: error: {output}") and "No space left on device" in line
-    remount(output.parent, "size=100M")
-    run(sys.executable, "make_dataset.py", *options)
-    check_arrays_checksum(output)
-
-
 # --- Sets that have been made ---
 
 
@@ -195,19 +175,10 @@ def change_a_pixel(folder):
     np.save(array_path(folder, "test", "images"), array)
 
 
-def describe(folder, **values):
-    content = json.loads((folder / DATASET_FILE).read_text())
-    (folder / DATASET_FILE).write_text(json.dumps(content | values))
-
-
-SMALL = np.zeros((6, 8, 8, 3), np.uint8)
 DAMAGES = (
     (lambda folder: (folder / DATASET_FILE).unlink(), "no dataset.json there; make_dataset.py makes"),
     (lambda folder: array_path(folder, "test", "images").write_bytes(b"x"), "not a readable .npy file"),
     (lambda folder: np.save(array_path(folder, "train", "labels"), np.full(24, 3)), "labels from 3 to 3, but 3"),
-    (lambda folder: np.save(array_path(folder, "test", "images"), SMALL), "training and test images differ in size"),
-    (lambda folder: describe(folder, std=[0.0, 0.2, 0.2]), "std.0: Input should be greater than or equal to 0.000001"),
-    (lambda folder: describe(folder, class_names=["a", "b", "a"]), "class_names: .*'a' is the name of several classes"),
     (change_a_pixel, "its arrays have been changed since dataset.json was written"),
 )
 
@@ -255,7 +226,17 @@ def test_images_are_brought_to_the_shape_asked_for(tmp_path, fit, corner):
     assert image.shape == (8, 8, 1) and image[0, 0, 0] == corner and image[4, 4, 0] == 250
 
 
-@pytest.mark.parametrize(("orientation", "turns"), [(1, 0), (3, 2), (6, 1)])
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "webp"])
+def test_an_image_that_is_cut_off_is_refused(tmp_path, suffix):
+    path = tmp_path / f"image.{suffix}"
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 60, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match=f"^{path}: "):
+        read_image(path, (8, 9, 3), "crop")
+
+
+@pytest.mark.parametrize(("orientation", "turns"), [(3, 2), (6, 1)])
 def test_a_photo_is_turned_upright_and_keeps_its_detail(tmp_path, orientation, turns):
     """Stripes as wide as the target's pixels: decoding a JPEG at the size for the other orientation would blur them."""
     height, width = 40, 160
@@ -268,46 +249,21 @@ def test_a_photo_is_turned_upright_and_keeps_its_detail(tmp_path, orientation, t
     assert found[: height // 2 - 2].max() < 50 and found[height // 2 + 2 :].std() > 100
 
 
-def write_tiff(path, bits, photometric=1):
-    """A TIFF of 8 x 8 pixels, all of the largest value of so many bits (TIFF 6.0; Pillow writes none of 12 bits)."""
-    content = b"\xff" * (64 * bits // 8)
-    tags = {256: 8, 257: 8, 258: bits, 259: 1, 262: photometric, 273: 8 + 2 + 12 * 9 + 4, 277: 1, 278: 8}
-    tags |= {279: len(content)}
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
-    path.write_bytes(b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + struct.pack("<I", 0) + content)
-
-
-def write_png(path, value):
-    """A PNG of 16 bits, all of this value."""
-    Image.fromarray(np.full((8, 8), value, np.uint16)).save(path)
-
-
-@pytest.mark.parametrize(
-    ("write", "values", "expected", "assumed"),
-    [
-        (write_tiff, (12,), 255, False),
-        (write_tiff, (16,), 255, True),
-        (write_tiff, (16, 0), 0, True),  # white is zero
-        (write_png, (65535,), 255, True),
-        (write_png, (4095,), 15, True),
-    ],
-)
-def test_white_is_what_the_file_says(tmp_path, write, values, expected, assumed):
-    path = tmp_path / ("image.png" if write is write_png else "image.tif")
-    write(path, *values)
+@pytest.mark.parametrize(("level", "expected"), [(65535, 255), (4095, 15)])
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_the_largest_value_of_16_bits_is_taken_for_white(tmp_path, suffix, level, expected):
+    path = tmp_path / f"image.{suffix}"
+    Image.fromarray(np.full((8, 8), level, np.uint16)).save(path)
     found, remark = read_image(path, (8, 8, 1), "stretch")
-    assert (found[0, 0, 0], remark == Remark.WHITE_VALUE) == (expected, assumed)
+    assert (found[0, 0, 0], remark) == (expected, Remark.WHITE_VALUE)
 
 
-@pytest.mark.parametrize(("mode", "suffix"), [("RGBA", "png"), ("P", "gif")])
-def test_ink_on_a_transparent_ground_lies_on_white(tmp_path, mode, suffix):
+def test_ink_on_a_transparent_ground_lies_on_white(tmp_path):
     """Black ink in the right half, on a transparent ground that is black too, as drawing programs save it."""
-    image = Image.new(mode, (16, 16))
-    if mode == "P":
-        image.putpalette([0, 0, 0] * 256)
-    image.paste((0, 0, 0, 255) if mode == "RGBA" else 1, (8, 0, 16, 16))
-    image.save(tmp_path / f"drawing.{suffix}", **({} if mode == "RGBA" else {"transparency": 0}))
-    pixels, assumed = read_image(tmp_path / f"drawing.{suffix}", (16, 16, 3), "stretch")
+    image = Image.new("RGBA", (16, 16))
+    image.paste((0, 0, 0, 255), (8, 0, 16, 16))
+    image.save(tmp_path / "drawing.png")
+    pixels, assumed = read_image(tmp_path / "drawing.png", (16, 16, 3), "stretch")
     assert (pixels[:, :8] == 255).all() and (pixels[:, 8:] == 0).all() and assumed == Remark.BACKGROUND
 
 

@@ -12,28 +12,6 @@ def parse(*arguments):
     return parse_options(TrainConfig, "python -m pt_impl", "about", arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--batch-size x", "--batch-size x: should be a valid integer"),
-        ("--batch-size 0", "--batch-size 0: should be greater than 0"),
-        ("--devices 0", "--devices 0: should be 'auto' or should be greater than 0"),
-        ("--precision 16", "--precision 16: should be 'auto', '32', '64', 'bf16-mixed' or '16-mixed'"),
-        ("--image-shape 1 1 5000", "--image-shape 5000: should be less than or equal to 4096"),
-        ("--image-shape 8 8", "Parameter --image-shape requires 3 positional arguments. Only got 2."),
-        ("--epochs", "Parameter --epochs requires an argument."),
-        ("--batch-siz 8", "Unknown option: --batch-siz. Did you mean --batch-size? (see python -m pt_impl --help)"),
-        ("stray", "Unused Tokens: ['stray']. (see python -m pt_impl --help)"),
-        ("--run-dir=", "--run-dir: is empty"),
-        ("--config none.yaml", "--config none.yaml: no such file"),
-    ],
-)
-def test_a_wrong_option_is_one_line(arguments, message):
-    with pytest.raises(UserError) as told:
-        parse(*arguments.split())
-    assert str(told.value).startswith(message) and "\n" not in str(told.value)
-
-
 def test_a_true_or_false_option_needs_no_value():
     for arguments, wanted in (([], "auto"), (["--compile"], True), (["--compile", "false"], False)):
         assert parse(*arguments, "--epochs", "3").compile is wanted

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from common.platform.errors import UserError
-from common.platform.launch import STARTED_BY, Launch, without_launcher
+from common.platform.launch import STARTED_BY, Launch
 
 
 def variables(text):
@@ -84,13 +84,10 @@ def test_lightning_starts_further_replicas_itself():
         ({**TORCHRUN, "WORLD_SIZE": ""}, "WORLD_SIZE unset: "),
         ({**TORCHRUN, "WORLD_SIZE": "3"}, "torchrun has started 3 processes; each node needs equally many"),
         ({"LOCAL_RANK": "1"}, "LOCAL_RANK 1: this variable of the environment says that this is one of several"),
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE 2: "),
         ({**SLURM, "SLURM_STEP_NUM_TASKS": "3"}, "Slurm has started 3 processes; each node needs equally many"),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "Open MPI has started 4 processes; each node needs"),
         ({"TF_CONFIG": "{"}, "TF_CONFIG {: this variable of the environment should be {"),
-        (tf_config(worker=["n1"]), "TF_CONFIG {"),
         (tf_config(index=4, worker=WORKERS), "TF_CONFIG {"),
-        (tf_config(kind="ps", worker=WORKERS), "TF_CONFIG {"),
         (tf_config(ps=WORKERS, worker=WORKERS), "TF_CONFIG {"),
     ],
 )
@@ -98,9 +95,3 @@ def test_variables_that_make_no_sense_are_reported(environment, message):
     with pytest.raises(UserError) as told:
         Launch.read(environment)
     assert str(told.value).startswith(message)
-
-
-def test_a_program_that_starts_processes_hides_its_own_launcher_from_them():
-    own = {"HOME": "/", "SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "8"}
-    left = without_launcher({**TORCHRUN, **SLURM, **OPEN_MPI, **tf_config(worker=WORKERS), **own})
-    assert left == {**own, "SLURM_NTASKS": "4"} and Launch.read(left).started_by == "user"

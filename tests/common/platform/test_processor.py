@@ -9,7 +9,6 @@ import pytest
 from conftest import CPU, REPOSITORY, program_of, run
 
 from common.platform import processor
-from common.platform.errors import UserError
 from common.platform.processor import FINDING_VARIABLE, LIMIT_VARIABLES, LIMITS, cpu_instruction_limit, processor_note
 from common.record.results import read_result
 from common.resolve import Settings, prepare_processor, resolve_settings
@@ -19,7 +18,7 @@ CPUINFO = "model name\t: Made-up Xeon\nflags\t\t: fpu avx2 avx512_bf16 amx_bf16 
 # Python runs this file at the start of each process. It makes the processor fake, and ends a probe with the status that
 # "ends" has for the probe's limit, or else with 0. A negative status is a signal.
 SITECUSTOMIZE = """
-import json, os, sys, time
+import json, os, sys
 from pathlib import Path
 from common.platform import processor
 folder, limit = Path(__file__).parent, os.environ.get("ONEDNN_MAX_CPU_ISA")
@@ -28,7 +27,7 @@ if any(word.endswith("_impl.precision") for word in sys.orig_argv):
     with open(folder / "probed", "a") as file:
         print(limit, file=file)
     status = json.loads((folder / "ends").read_text()).get(limit, 0)
-    time.sleep(60) if status == "hangs" else os.kill(os.getpid(), -status) if status < 0 else os._exit(status)
+    os.kill(os.getpid(), -status) if status < 0 else os._exit(status)
 """
 ALL_CRASH = dict.fromkeys(("", *LIMITS), -SIGILL)
 
@@ -74,17 +73,18 @@ def precision_of(**options):
     return resolve_settings(config, Settings("bf16-mixed")).precision
 
 
-def test_only_flags_announce_instructions(machine):
-    for cpuinfo, announced, has_bf16 in (
-        (CPUINFO, ["amx_bf16", "avx512_bf16"], True),
+@pytest.mark.parametrize(
+    ("cpuinfo", "announced", "has_bf16"),
+    [
         ("processor\t: 0\nFeatures\t: fp asimd bf16 i8mm\n", [], True),  # Arm
         ("model name\t: Old\nflags\t\t: fpu sse2 avx2\n", [], False),
         ("", [], False),  # not Linux
-    ):
-        machine.cpuinfo.write_text(cpuinfo)
-        assert (processor.announced(), processor.cpu_has_bf16()) == (announced, has_bf16) and processor.cpu_name()
-        machine.prepare()
-    assert machine.probed == [""]  # with the first one alone
+    ],
+)
+def test_a_processor_that_announces_no_such_instructions_is_not_probed(machine, cpuinfo, announced, has_bf16):
+    machine.cpuinfo.write_text(cpuinfo)
+    assert (processor.announced(), processor.cpu_has_bf16()) == (announced, has_bf16) and processor.cpu_name()
+    assert machine.prepare() is None and machine.probed == []
 
 
 @pytest.mark.parametrize("failing", range(len(LIMITS) + 1))
@@ -100,41 +100,30 @@ def test_the_highest_instruction_set_that_works_is_found_once(machine, failing, 
         assert precision_of(precision="bf16-mixed") == "bf16-mixed"
 
 
-def test_if_all_crash_half_precision_is_refused_and_not_chosen(machine, capfd):
+def test_if_all_crash_half_precision_is_not_chosen(machine, capfd):
     machine.ends(ALL_CRASH)
-    for _ in range(2):
-        assert machine.prepare() is None and len(machine.probed) == len(ALL_CRASH)  # this finding is stored too
-        with pytest.raises(UserError, match=r"claims to have amx_bf16, avx512_bf16, but half precision crashes"):
-            precision_of(precision="bf16-mixed")
+    assert machine.prepare() is None and len(machine.probed) == len(ALL_CRASH)
     assert precision_of(mode="tuned") == "32" and precision_of(precision="64") == "64"
     assert "note: 32-bit: no half precision, since the processor fails on instructions" in capfd.readouterr().out
     assert precision_of(precision="bf16-mixed", accelerator="gpu") == "bf16-mixed"
 
 
-KILLED = [{"": -SIGKILL}, {"": -SIGILL, "AVX512_CORE_AMX": -SIGKILL}]
-
-
-@pytest.mark.parametrize("ends", [*KILLED, pytest.param({"": "hangs"}, marks=pytest.mark.slow)], ids=str)
-def test_a_failure_of_another_cause_is_no_finding_and_is_not_stored(machine, ends, monkeypatch):
-    monkeypatch.setattr(processor, "TIMEOUT_SECONDS", 10 if "hangs" in ends.values() else 60)
-    machine.ends(ends)
+def test_a_failure_of_another_cause_is_no_finding_and_is_not_stored(machine):
+    machine.ends({"": -SIGILL, "AVX512_CORE_AMX": -SIGKILL})
     for starts in (1, 2):
-        assert machine.prepare() is None and machine.probed == [*ends] * starts
+        assert machine.prepare() is None and machine.probed == ["", "AVX512_CORE_AMX"] * starts
         assert processor_note() is None and precision_of(precision="bf16-mixed") == "bf16-mixed"
 
 
 def test_another_version_precision_or_machine_is_tried_again(machine, monkeypatch):
     machine.prepare()
     machine.prepare(precision="16-mixed")
-    machine.cpuinfo.write_text(CPUINFO.replace("fpu", "fpu amx_fp16"))
-    machine.prepare()
     monkeypatch.setattr(processor.platform, "node", lambda: "another")
     machine.prepare()
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "1000.0")
     machine.prepare()
-    assert machine.probed == [""] * 5
     machine.prepare()
-    assert machine.probed == [""] * 5
+    assert machine.probed == [""] * 4
 
 
 # --- Whole runs ---

@@ -35,16 +35,6 @@ child.kill(); child.wait()
     assert float(share) * num_cores() == pytest.approx(float(cores), rel=0.25)
 
 
-def test_idle_is_near_zero_and_too_short_is_unknown():
-    idle, short = Monitor(os.getpid(), 0), Monitor(os.getpid(), 0)
-    for watch, seconds in ((idle, 0.3), (short, 0)):
-        watch.resume()
-        time.sleep(seconds)
-        watch.pause()
-    assert idle.measured()["cpu_utilisation"] < 0.2 / num_cores() and idle.measured()["gpu_utilisation"] is None
-    assert short.measured()["cpu_utilisation"] is None and short.own_load is None
-
-
 def zone(folder, name, kind, energy):
     (folder / name).mkdir()
     (folder / name / "name").write_text(kind + "\n")
@@ -56,14 +46,13 @@ def zone(folder, name, kind, energy):
 def test_joules_are_those_of_the_packages_between_resume_and_pause(tmp_path):
     first = zone(tmp_path, "intel-rapl:0", "package-0", 900_000)
     second = zone(tmp_path, "intel-rapl:1", "package-1", 0)
-    others = zone(tmp_path, "intel-rapl:0:0", "core", 0), zone(tmp_path, "intel-rapl:2", "psys", 0)
+    core = zone(tmp_path, "intel-rapl:0:0", "core", 0)  # a part of the first package
     meter = cpu_energy_meter(tmp_path)
     first.write_text("950000")
     meter.resume()
     first.write_text("150000")  # the counter has wrapped: 50,000 to its end and 150,000 more
     second.write_text("300000")
-    for other in others:
-        other.write_text("999")
+    core.write_text("999")
     meter.update()
     assert meter.source == "RAPL" and meter.joules == pytest.approx(0.2 + 0.3)
     second.write_text("400000")

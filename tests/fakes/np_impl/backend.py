@@ -1,4 +1,7 @@
-"""A fifth framework, numpy: the cnn and SGD on one device. It shows what an implementation has to bring along."""
+"""A further framework, NumPy: the cnn on one device. It shows what an implementation has to bring along.
+
+The gradients and the update rule are those of the plain formulas that audits use.
+"""
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -8,57 +11,49 @@ from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.resolve import Settings, resolve_devices, resolve_settings
-from common.spec.batches import epoch_order
 from common.spec.state import TrainState
+from comparison.prove.reference import apply_gradients, batch_positions, compute_gradients
 
 
 class Numpy(Backend):
     name = "np"
 
     def resolve(self, config):
-        if (config.model, config.optimizer, config.mode) != ("cnn", "sgd", "plain"):
-            raise UserError("numpy has --model cnn, --optimizer sgd and --mode plain only")
+        if (config.model, config.mode) != ("cnn", "plain"):
+            raise UserError("numpy has --model cnn and --mode plain only")
         return resolve_settings(resolve_devices(config, self.title, 0, Launch.read(), ()), Settings())
 
     def join(self, experiment, launch):
         self.dtype = {"32": np.float32, "64": np.float64}[experiment.config.precision]
 
     def train(self, experiment, recorder):
-        config, plan, data, rule = experiment.config, experiment.plan, experiment.dataset, experiment.update_rule.rule
-        weights = {name: array.astype(self.dtype) for name, array in experiment.initial_weights.items()}
-        velocity = {name: np.zeros_like(array) for name, array in weights.items()}
-        for epoch in range(1, plan.num_epochs + 1):
-            order = epoch_order(config.seed, epoch, plan.train_size)
+        data, weights = experiment.dataset, self.rounded(experiment.initial_weights)
+        zeros = {name: np.zeros_like(array) for name, array in weights.items()}
+        state = TrainState(0, weights, dict.fromkeys(experiment.update_rule.rule.slots, zeros))
+        for epoch in range(1, experiment.plan.num_epochs + 1):
             recorder.start_epoch()
-            for step, (start, stop, _) in zip(plan.steps(epoch), plan.shards(epoch, 1)[:, 0], strict=True):
-                chosen = order[start:stop]
-                inputs, labels = self.inputs(experiment, data.train_images[chosen]), data.train_labels[chosen]
-                logits, backward = forward(weights, inputs)
-                losses, gradient = cross_entropy(logits, labels)
-                recorder.step(losses.mean(), np.sum(logits.argmax(1) == labels))
-                for name, slope in backward(gradient / len(labels)).items():
-                    slope = slope + self.dtype(rule.weight_decay) * weights[name]
-                    velocity[name] = self.dtype(rule.momentum) * velocity[name] + slope
-                    ahead = slope + self.dtype(rule.momentum) * velocity[name] if rule.nesterov else velocity[name]
-                    weights[name] = weights[name] - self.dtype(experiment.update_rule.learning_rates[step - 1]) * ahead
-                state = TrainState(step, dict(weights), {"velocity": dict(velocity)} if rule.slots else {})
+            for step in experiment.plan.steps(epoch):
+                ((chosen,),) = batch_positions(experiment, step, epoch)
+                guesses = logits_of(experiment, state.weights, data.train_images[chosen]).argmax(1)
+                found = compute_gradients(experiment, state)
+                recorder.step(found.loss, np.sum(guesses == data.train_labels[chosen]))
+                after = apply_gradients(experiment, state, found.gradients, found.statistics)
+                slots = {slot: self.rounded(arrays) for slot, arrays in after.slots.items()}
+                state = TrainState(step, self.rounded(after.weights), slots)
                 recorder.offer_state(lambda _, state=state: state)
             recorder.end_training()
             recorder.start_evaluation()
-            logits, _ = forward(weights, self.inputs(experiment, data.test_images))
-            losses, _ = cross_entropy(logits, data.test_labels)
-            recorder.end_epoch(losses.sum(), int(np.sum(logits.argmax(1) == data.test_labels)), len(losses))
+            logits, labels = logits_of(experiment, state.weights, data.test_images), data.test_labels
+            losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
+            recorder.end_epoch(losses.sum(), int(np.sum(logits.argmax(1) == labels)), len(labels))
         recorder.save_predictions(logits)
-        recorder.finish(weights, ("numpy",), None, None)
+        recorder.finish(state.weights, ("numpy",), None, None)
 
-    def inputs(self, experiment, images):
-        data = experiment.dataset
-        return (images.astype(self.dtype) - data.shift.astype(self.dtype)) * data.scale.astype(self.dtype)
+    def rounded(self, arrays):
+        return {name: array.astype(self.dtype) for name, array in arrays.items()}
 
     def classify(self, experiment):
-        self.join(experiment, Launch.read())
-        weights = {name: array.astype(self.dtype) for name, array in experiment.initial_weights.items()}
-        return forward(weights, self.inputs(experiment, experiment.dataset.test_images))[0]
+        return logits_of(experiment, experiment.initial_weights, experiment.dataset.test_images)
 
     def device_name(self, config):
         return cpu_name()
@@ -73,64 +68,17 @@ class Numpy(Backend):
         return isinstance(error, MemoryError)
 
 
-def patches(images, size):
-    """(n, H, W, C) -> (n, H, W, C, size, size): what a convolution sees at each place, with zeros around the images."""
-    edge = size // 2
-    padded = np.pad(images, ((0, 0), (edge, edge), (edge, edge), (0, 0)))
-    return sliding_window_view(padded, (size, size), (1, 2))
-
-
-def convolve(images, kernel):
-    """(n, H, W, C) and (h, w, C, K) -> (n, H, W, K)."""
-    return np.einsum("nxychw,hwck->nxyk", patches(images, len(kernel)), kernel, optimize=True)
-
-
-def forward(weights, images):
-    """Logits, and a function from their gradient to those of the weights, by canonical name."""
-    undo, x = [], images
-    for number in (1, 2):
-        kernel, bias = weights[f"conv{number}.kernel"], weights[f"conv{number}.bias"]
-        outputs = np.maximum(convolve(x, kernel) + bias, 0)
-        n, height, width, channels = outputs.shape
-        windows = outputs[:, : height // 2 * 2, : width // 2 * 2].reshape(n, height // 2, 2, width // 2, 2, channels)
-        windows = windows.transpose(0, 1, 3, 5, 2, 4).reshape(n, height // 2, width // 2, channels, 4)
-        undo.append((f"conv{number}", x, outputs, windows.argmax(-1)))
-        x = windows.max(-1)
-    flat = x.reshape(len(x), -1)
-    hidden = np.maximum(flat @ weights["dense1.kernel"] + weights["dense1.bias"], 0)
-    logits = hidden @ weights["dense2.kernel"] + weights["dense2.bias"]
-
-    def backward(gradient):
-        found = {"dense2.kernel": hidden.T @ gradient, "dense2.bias": gradient.sum(0)}
-        gradient = gradient @ weights["dense2.kernel"].T * (hidden > 0)
-        found |= {"dense1.kernel": flat.T @ gradient, "dense1.bias": gradient.sum(0)}
-        gradient = (gradient @ weights["dense1.kernel"].T).reshape(x.shape)
-        for name, inputs, outputs, largest in reversed(undo):
-            n, rows, columns, channels = gradient.shape
-            windows = np.zeros((*gradient.shape, 4), gradient.dtype)
-            np.put_along_axis(windows, largest[..., None], gradient[..., None], -1)
-            windows = windows.reshape(n, rows, columns, channels, 2, 2).transpose(0, 1, 4, 2, 5, 3)
-            gradient = np.zeros_like(outputs)
-            gradient[:, : 2 * rows, : 2 * columns] = windows.reshape(n, 2 * rows, 2 * columns, channels)
-            gradient = gradient * (outputs > 0)
-            kernel = weights[f"{name}.kernel"]
-            seen = patches(inputs, len(kernel))
-            found[f"{name}.kernel"] = np.einsum("nxychw,nxyk->hwck", seen, gradient, optimize=True)
-            found[f"{name}.bias"] = gradient.sum((0, 1, 2))
-            gradient = convolve(gradient, kernel[::-1, ::-1].swapaxes(2, 3))
-        return found
-
-    return logits, backward
-
-
-def cross_entropy(logits, labels):
-    """The loss of each example, and the gradient of their sum."""
-    shifted = logits - logits.max(1, keepdims=True)
-    logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    rows = np.arange(len(labels))
-    gradient = np.exp(logarithms)
-    gradient[rows, labels] -= 1
-    return -logarithms[rows, labels], gradient
+def logits_of(experiment, weights, images):
+    """(n, H, W, C) -> float64 (n, classes)."""
+    x = (images.astype(np.float64) - experiment.dataset.shift) * experiment.dataset.scale
+    for name in ("conv1", "conv2"):
+        size = len(weights[f"{name}.kernel"])
+        padded = np.pad(x, ((0, 0), (size // 2,) * 2, (size // 2,) * 2, (0, 0)))
+        windows = sliding_window_view(padded, (size, size), (1, 2))
+        x = np.einsum("nxychw,hwck->nxyk", windows, weights[f"{name}.kernel"], optimize=True) + weights[f"{name}.bias"]
+        x = sliding_window_view(np.maximum(x, 0), (2, 2), (1, 2))[:, ::2, ::2].max((-2, -1))
+    x = np.maximum(x.reshape(len(x), -1) @ weights["dense1.kernel"] + weights["dense1.bias"], 0)
+    return x @ weights["dense2.kernel"] + weights["dense2.bias"]
 
 
 BACKEND = Numpy()
