@@ -9,7 +9,6 @@ from common.platform.control_groups import cpu_periods, cpu_quota
 
 V2, V1, STAT = "0::/a/b\n", "3:cpuset:/x\n2:cpu,cpuacct:/docker/1\n0::/\n", "nr_periods 50\nnr_throttled 5\n"
 CPU = "cpu,cpuacct/docker/1/cpu"
-OLD = f"{CPU}.cfs"
 
 
 @pytest.mark.parametrize(
@@ -20,11 +19,11 @@ OLD = f"{CPU}.cfs"
         (V2, {"a/cpu.max": "max 100000\n", "a/cpu.stat": "nr_periods 0\nnr_throttled 0\n"}, None, None),
         (
             V1,
-            {f"{OLD}.cfs_quota_us": "150000\n", f"{OLD}.cfs_period_us": "100000\n", f"{OLD}.stat": STAT},
+            {f"{CPU}.cfs_quota_us": "150000\n", f"{CPU}.cfs_period_us": "100000\n", f"{CPU}.stat": STAT},
             1.5,
             (50, 5),
         ),
-        (V1, {f"{OLD}.cfs_quota_us": "-1\n", f"{OLD}.cfs_period_us": "100000\n"}, None, None),
+        (V1, {f"{CPU}.cfs_quota_us": "-1\n", f"{CPU}.cfs_period_us": "100000\n"}, None, None),
         ("", {}, None, None),
     ],
 )

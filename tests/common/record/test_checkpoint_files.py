@@ -9,7 +9,7 @@ from conftest import train
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.record import checkpoints
-from common.record.checkpoints import CHECKSUMS_FILE, FILES, has_whole_checkpoint, with_checkpoint
+from common.record.checkpoints import CHECKSUMS_FILE, has_whole_checkpoint, with_checkpoint
 from common.record.results import read_result
 
 
@@ -51,8 +51,7 @@ def of_another_training(data_sha256=None, **options):
         content["config"] |= options
         content["data_sha256"] = data_sha256 or content["data_sha256"]
         (folder / "checkpoint.json").write_text(json.dumps(content))
-        sums = [f"{checkpoints._sha256(folder / name)}  {name}\n" for name in FILES]
-        (folder / CHECKSUMS_FILE).write_text("".join(sums))
+        (folder / CHECKSUMS_FILE).write_text(checkpoints._checksums(folder))
 
     return change
 
