@@ -231,14 +231,23 @@ class Comparison:
         return None
 
     def in_dropout(self) -> Departure | None:
-        for what, here, there in (
-            ("rates", self.reference.rates, self.port.rates),
-            ("rates in evaluation", self.reference.eval_rates, self.port.eval_rates),
+        for where, here, there in (
+            ("in dropout", self.reference.trace.dropouts, self.port.trace.dropouts),
+            ("in dropout in evaluation", self.reference.eval_dropouts, self.port.eval_dropouts),
         ):
-            rates = [sorted(rate for rate in of_file if rate) for of_file in (here, there)]
-            shown = [", ".join(f"{rate:g}" for rate in of_file) or "none" for of_file in rates]
-            if rates[0] != rates[1]:
-                return Departure("in dropout", f"{what}: {shown[0]} in {self.here}, {shown[1]} in {self.there}")
+            left, alone = list(there), []
+            for dropout in here:
+                like = next((number for number, other in enumerate(left) if dropout.is_like(other)), None)
+                if like is None:
+                    alone.append(dropout)
+                else:
+                    del left[like]
+            if alone or left:
+                texts = [
+                    ", ".join(f"{dropout.rate:g} after {dropout.after}" for dropout in of_file) or "none"
+                    for of_file in (alone, left)
+                ]
+                return Departure(where, f"{texts[0]} in {self.here}, {texts[1]} in {self.there}")
         return None
 
     def in_gradients(self) -> Departure | None:

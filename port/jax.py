@@ -150,8 +150,7 @@ class Network:
             if isinstance(variable, nnx.Param | nnx.BatchStat) and variable.get_value() is not None:
                 variable.set_value(variable[...].astype(jnp.float64))
         self.by_module: dict[int, list[Layer]] = {}
-        self.rates: list[float] = []
-        self.eval_rates: list[float] = []
+        self.rates: dict[int, float] = {}  # of dropout, by module
         self.trace: Trace | None = None
         self.entered: set[int] = set()
         modules = dict(nnx.iter_modules(self.network))
@@ -161,7 +160,7 @@ class Network:
                 continue  # the network does not call its parts itself
             for attribute in ("rate", "dropout_rate"):  # of dropout; of attention
                 if isinstance(vars(part).get(attribute), float | int):
-                    self.rates.append(float(vars(part)[attribute]))
+                    self.rates[id(part)] = float(vars(part)[attribute])
                     setattr(part, attribute, 0.0)
             self.by_module[id(part)] = make_layers(".".join(map(str, path)), part)
         self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
@@ -178,6 +177,9 @@ class Network:
             if trace is None or id(module) in self.entered:  # by the method of a subclass
                 return call(module, *args, **options)
             self.entered.add(id(module))
+            deterministic = options.get("deterministic")
+            if id(module) in self.rates and not (module.deterministic if deterministic is None else deterministic):
+                trace.drop(self.rates[id(module)], None if layers else np.array(args[0]))
             for layer in layers:
                 x = args[0] if args else next(iter(options.values()))
                 trace.enter(layer, None if layer.kind == OWN else np.array(x))

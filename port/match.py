@@ -16,12 +16,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from common.platform.errors import UserError
+
 Array = NDArray[Any]
 Weights = dict[str, Array]  # kind of a parameter, such as "kernel" -> canonical array
 # Relative difference. Rounding in 64 bits stays far below. So do parts that frameworks compute in 32 bits whatever the
 # precision: constants of TensorFlow's gelu (5e-9) and leaky_relu (2e-9), JAX's attention (1e-7).
 SAME = 1e-6
 EMPTY: Mapping[int, int] = {}
+NO_NAMES: Mapping[str, str] = {}
 NEW_SHARE = "momentum (share of the new statistics)"  # a setting, which PyTorch and Keras count from other ends
 OWN = "parameter"  # the kind of a layer that is a single parameter of a class of the user's
 
@@ -88,29 +91,59 @@ class Call:
         return self.kind == other.kind and (self.shapes == other.shapes or same_kernel)
 
 
+@dataclass(frozen=True)
+class Dropout:
+    """One use of dropout that drops.
+
+    Attributes:
+      after: the name of the last layer that has ended before.
+      values: what it gets, sorted, since frameworks lay out features differently; None inside of an attention layer.
+    """
+
+    rate: float
+    after: str
+    values: Array | None = field(default=None, repr=False)
+
+    def is_like(self, other: "Dropout") -> bool:
+        """Whether both have the same effect: a ReLU may as well follow as precede."""
+        if self.rate != other.rate or self.values is None or other.values is None:
+            return self.rate == other.rate and self.values is other.values
+        positive = [np.maximum(values, 0) for values in (self.values, other.values)]
+        is_relu = self.values[0] >= 0 or other.values[0] >= 0
+        return difference(self.values, other.values) <= SAME or (is_relu and difference(*positive) <= SAME)
+
+
 class Trace:
     """The calls of one pass, in the order of execution; in a port's first pass, paired with the reference's.
 
     Attributes:
       calls: of this network.
+      dropouts: of this network.
       pairs: number of a call -> number of the reference's call; only in a port's first pass.
       ways: for each call whose counterpart could not be told by input and name, how many there were to choose from.
       grids: (height, width, channels) of all features that were seen, which may have been flattened later.
     """
 
     def __init__(
-        self, reference: "Trace | None" = None, choices: Sequence[int] = (), settled: Mapping[int, int] = EMPTY
+        self,
+        reference: "Trace | None" = None,
+        names: Mapping[str, str] = NO_NAMES,
+        choices: Sequence[int] = (),
+        settled: Mapping[int, int] = EMPTY,
     ) -> None:
         """Args:
+        names: of layers that the user has paired: the port's -> the reference's.
         choices: for each of `ways`, which counterpart to take; by default the first one.
         settled: pairs that are known from an earlier pass.
         """
         self.calls: list[Call] = []
+        self.dropouts: list[Dropout] = []
+        self.last = "the images"  # the name of the last layer that has ended
         self.pairs: dict[int, int] = {}
         self.ways: list[int] = []
         self.grids: set[tuple[int, ...]] = set()
         self.begun: list[int] = []  # numbers of calls that have not ended
-        self.reference, self.choices, self.settled = reference, choices, settled
+        self.reference, self.names, self.choices, self.settled = reference, names, choices, settled
 
     def see(self, shape: Sequence[int]) -> None:
         """Takes note of features with this canonical shape (n, height, width, channels)."""
@@ -133,8 +166,14 @@ class Trace:
 
     def leave(self, output: Array) -> None:
         """After a layer was used that is not OWN."""
-        self.calls[self.begun.pop()].output = output
+        call = self.calls[self.begun.pop()]
+        call.output, self.last = output, call.layer
         self.see(output.shape)
+
+    def drop(self, rate: float, x: Array | None = None) -> None:
+        """Dropout is used, with the input `x`, which it leaves as it is."""
+        if rate:
+            self.dropouts.append(Dropout(rate, self.last, None if x is None else np.sort(x, axis=None)))
 
     def start(self, number: int) -> Weights:
         """The weights of the reference for a call that is paired, as far as its layer has them."""
@@ -148,11 +187,17 @@ class Trace:
         if number in self.settled:
             return self.settled[number]
         theirs = self.reference.calls
+        if name := self.names.get(call.layer):
+            unlike = next((other for other in theirs if other.layer == name and not other.is_like(call)), None)
+            if unlike:
+                here, there = (f"{layer.layer} is {layer.kind} with {layer.shapes}" for layer in (call, unlike))
+                raise UserError(f"names.yaml: {here}, {there}")
+            return next((n for n, other in self._free() if other.layer == name), None)
         for earlier, paired in self.pairs.items():
             if self.calls[earlier].layer == call.layer:  # a layer that is used again has one counterpart
                 name = theirs[paired].layer
                 return next((n for n, other in self._free() if other.layer == name), None)
-        used = {theirs[paired].layer for paired in self.pairs.values()}
+        used = {theirs[paired].layer for paired in self.pairs.values()} | set(self.names.values())
         alike = [(n, other) for n, other in self._free() if other.layer not in used and other.is_like(call)]
         fed = [n for n, other in alike if self._fits(call, other)[0]]
         if named := [n for n, other in alike if plain(other.layer) == plain(call.layer) and (n in fed or not fed)]:

@@ -148,16 +148,14 @@ class Network:
         self.network: nn.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes)).double()
         self.modules = dict(self.network.named_modules())
         attentions = [f"{name}." for name, part in self.modules.items() if isinstance(part, nn.MultiheadAttention)]
-        self.of_layers: list[float] = []  # rates of dropout
-        self.eval_rates: list[float] = []
+        self.of_attention: list[float] = []  # rates of dropout
         self.by_module: dict[str, list[Layer]] = {}
         for name, part in self.modules.items():
             if name.startswith(tuple(attentions)):  # its parts are not called themselves
                 continue
-            for attribute in ("p", "dropout"):  # of all kinds of dropout; of attention
-                if isinstance(rate := vars(part).get(attribute), float):
-                    self.of_layers.append(rate)
-                    setattr(part, attribute, 0.0)
+            if isinstance(part, nn.MultiheadAttention):
+                self.of_attention.append(part.dropout)
+                part.dropout = 0.0
             self.by_module[name] = make_layers(name, part)
         self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
 
@@ -169,15 +167,12 @@ class Network:
                 enter, leave = self.hooks(layer, trace)
                 hooks.append(self.modules[name].register_forward_pre_hook(enter, with_kwargs=True))
                 hooks += [] if layer.kind == OWN else [self.modules[name].register_forward_hook(leave)]
-        rates: list[float] = []
-        with torch.no_grad(), Watch(trace, rates):
+        with torch.no_grad(), Watch(trace):
             output = only_logits(self.network(torch.from_numpy(images).permute(0, 3, 1, 2)))
         for hook in hooks:
             hook.remove()
-        if training:
-            self.rates = [*self.of_layers, *rates]
-        else:
-            self.eval_rates = rates
+        for rate in self.of_attention if training else []:
+            trace.drop(rate)
         return output.numpy()
 
     def hooks(self, layer: Layer, trace: Trace) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -202,30 +197,28 @@ class Network:
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
         self.network.train()
         self.network.zero_grad()
-        with Watch(Trace(), []):
+        with Watch(Trace()):
             loss = self.loss(self.network(torch.from_numpy(images).permute(0, 3, 1, 2)), torch.from_numpy(labels))
         loss.backward()
         return loss.item(), {name: layer.gradients() for name, layer in self.layers.items()}
 
 
 class Watch(TorchFunctionMode):
-    """Sees each operation of a pass: takes note of shapes, and lets functional dropout drop nothing.
+    """Sees each operation of a pass: takes note of shapes, and lets dropout drop nothing."""
 
-    `rates`: gets the rates of functional dropout.
-    """
-
-    def __init__(self, trace: Trace, rates: list[float]) -> None:
+    def __init__(self, trace: Trace) -> None:
         super().__init__()
-        self.trace, self.rates = trace, rates
+        self.trace = trace
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if "dropout" in function.__name__:  # of torch and of torch.nn.functional: (input, p, training)
             x, rate, active = [*args, *kwargs.values(), 0.5, True][:3]
-            self.rates += [rate] if active and rate else []
+            if active:
+                self.trace.drop(rate, x.detach().numpy())
             return x
         if "dropout_p" in kwargs:  # scaled_dot_product_attention
-            self.rates += [kwargs["dropout_p"]] if kwargs["dropout_p"] else []
+            self.trace.drop(kwargs["dropout_p"])
             kwargs = {**kwargs, "dropout_p": 0.0}
         output = function(*args, **kwargs)
         if isinstance(output, torch.Tensor) and output.ndim == 4:

@@ -18,11 +18,14 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
+import yaml
 
-from port.match import OWN, SAME, Array, Call, Layer, Trace, Weights, difference
+from common.platform.errors import UserError
+from port.match import NO_NAMES, OWN, SAME, Array, Call, Dropout, Layer, Trace, Weights, difference
 
 LEARNING_RATE = 0.1  # of the one update
 STATISTICS = ("mean", "variance")  # parameters that are not trained
+NAMES_FILE = "names.yaml"
 MOST_WAYS = 32  # assignments of branches that are tried
 
 
@@ -40,16 +43,12 @@ class Network(Protocol):
 
     Attributes:
       layers: those with parameters, by name.
-      rates: of its dropout layers, in the order in which they are made.
-      eval_rates: of dropout that drops in evaluation, too.
     """
 
     layers: Mapping[str, Layer]
-    rates: list[float]
-    eval_rates: list[float]
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
-        """The network's output (n, classes); tells `trace` of each call."""
+        """The network's output (n, classes); tells `trace` of each call and of dropout, which drops nothing."""
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
         """The mean loss in training, and the gradients of each layer."""
@@ -70,7 +69,7 @@ class Result:
       loss_after: after one update of plain gradient descent.
       statistics: number of a call -> running statistics after the first pass.
       eval_outputs, eval_output: of each call and of the network in evaluation, with the reference's statistics.
-      rates, eval_rates: of the dropout layers; of those that drop in evaluation, too.
+      eval_dropouts: dropout that drops in evaluation, too.
       spreads: number of a call -> standard deviations of the file's own initial weights.
     """
 
@@ -82,8 +81,7 @@ class Result:
     statistics: dict[int, Weights]
     eval_outputs: list[Array | None]
     eval_output: Array
-    rates: list[float]
-    eval_rates: list[float]
+    eval_dropouts: list[Dropout]
     spreads: dict[int, dict[str, float]]
 
 
@@ -103,10 +101,33 @@ def main(make: Callable[[ModuleType, Batch], Network], file: str) -> None:
         module = load_module(path)
         if not callable(vars(module).get("make_network")):
             sys.exit(f"{path}: has no function make_network(image_shape, num_classes)")
-        result = run(make(module, batch), batch, reference)
+        network = make(module, batch)
+        names = read_names(given.folder / NAMES_FILE, file, network, reference) if reference else {}
+        result = run(network, batch, reference, names)
+    except UserError as error:
+        sys.exit(str(error))
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the line is told
         sys.exit(f"{where(error, path)}: {type(error).__name__}: {error}")
     given.output.write_bytes(pickle.dumps(result))
+
+
+def read_names(path: Path, file: str, network: Network, reference: Result) -> dict[str, str]:
+    """The layers of `file` that the user has paired with the reference's; most folders pair none.
+
+    Raises UserError if the table of names has another form, or if there is no layer of a name.
+    """
+    names = yaml.safe_load(path.read_text()) if path.exists() else {}
+    try:
+        pairs: dict[str, str] = dict((names or {}).get(Path(file).stem, {}))
+    except (AttributeError, ValueError, TypeError):
+        raise UserError(f"{path}: should have lines such as `tf: {{dense_1: head}}`") from None
+    for name, has, layers in (
+        *((name, file, set(network.layers)) for name in pairs),
+        *((name, "the reference", {call.layer for call in reference.trace.calls}) for name in pairs.values()),
+    ):
+        if name not in layers:
+            raise UserError(f"{path}: {has} has no layer {name}, only {', '.join(sorted(layers))}")
+    return pairs
 
 
 def load_module(path: Path) -> ModuleType:
@@ -127,7 +148,7 @@ def where(error: Exception, path: Path) -> str:
     return f"{own[-1].filename if own else path}{lines}"
 
 
-def run(network: Network, batch: Batch, reference: Result | None) -> Result:
+def run(network: Network, batch: Batch, reference: Result | None, names: Mapping[str, str] = NO_NAMES) -> Result:
     """All that is compared; each step begins with the reference's weights."""
     images, labels = batch.images, batch.labels
     own = {
@@ -136,7 +157,7 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
     }
     if reference is None:
         draw_weights(network)
-    trace, output = best_pass(network, images, reference.trace if reference else None)
+    trace, output = best_pass(network, images, reference.trace if reference else None, names)
     first: dict[str, Weights] = {}  # weights of each layer before the first step
     for number, call in enumerate(trace.calls):
         start = trace.start(number) if number in trace.pairs else {}
@@ -183,8 +204,7 @@ def run(network: Network, batch: Batch, reference: Result | None) -> Result:
         statistics,
         evaluated(trace.calls, evaluation.calls),
         eval_output,
-        network.rates,
-        network.eval_rates,
+        evaluation.dropouts,
         {number: own[call.layer] for number, call in enumerate(trace.calls)},
     )
 
@@ -202,21 +222,23 @@ def evaluated(calls: Sequence[Call], again: Sequence[Call]) -> list[Array | None
     return outputs
 
 
-def best_pass(network: Network, images: Array, reference: Trace | None) -> tuple[Trace, Array]:
+def best_pass(
+    network: Network, images: Array, reference: Trace | None, names: Mapping[str, str]
+) -> tuple[Trace, Array]:
     """The first pass in training. Of the ways to assign branches that look alike, that in which most calls agree."""
-    best = Trace(reference)
+    best = Trace(reference, names)
     output = network.forward(images, best, training=True)
     if reference is None:
         return best, output
     for choices in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
         if agreeing(best, reference) == len(reference.calls):
             break
-        tried = Trace(reference, choices)
+        tried = Trace(reference, names, choices)
         network.forward(images, tried, training=True)
         best = max(best, tried, key=lambda trace: agreeing(trace, reference))
     if len(best.pairs) == len(best.calls) and not best.ways:  # nothing was left to settle
         return best, output
-    trace = Trace(reference, settled=best.settle())
+    trace = Trace(reference, names, settled=best.settle())
     return trace, network.forward(images, trace, training=True)
 
 

@@ -140,8 +140,6 @@ class Network:
         self.network = only_made(module.make_network(tuple(batch.images.shape[1:]), batch.num_classes))
         self.network(ops.convert_to_tensor(batch.images))  # makes the weights of layers that don't have them yet
         self.layers: dict[str, Layer] = {}
-        self.rates: list[float] = []
-        self.eval_rates: list[float] = []
         self.trace: Trace | None = None
         self.wrap(self.network, "", set())
 
@@ -154,20 +152,29 @@ class Network:
         inner = {id(variable) for part in parts for variable in part.variables}
         own = [variable for variable in layer.variables if id(variable) not in inner and variable.dtype == "float64"]
         name = f"{prefix}{layer.name}"
-        if "rate" in vars(layer) and isinstance(layer, layers.Layer):  # all kinds of dropout
-            self.rates.append(float(layer.rate))
-            layer.rate = 0
+        if "rate" in vars(layer):  # all kinds of dropout
+            layer.call = self.dropping(layer, layer.call)
+        made = make_layers(layer, name, own)
+        self.layers |= {of_part.name: of_part for of_part in made}
         if isinstance(layer, layers.MultiHeadAttention):
             for part in vars(layer).values():
                 if isinstance(part, layers.Dropout):
-                    self.rates.append(float(part.rate))
-                    part.rate = 0
-        made = make_layers(layer, name, own)
-        self.layers |= {of_part.name: of_part for of_part in made}
+                    part.call = self.dropping(part, part.call, tells_values=False)
         if made or not parts:
             layer.call = self.watched(layer, made, layer.call)
         for part in parts:
             self.wrap(part, "" if layer is self.network else f"{name}/", seen)
+
+    def dropping(self, layer: Any, call: Callable[..., Any], tells_values: bool = True) -> Callable[..., Any]:
+        """Has dropout drop nothing, but tell the trace."""
+        rate, layer.rate = float(layer.rate), 0
+
+        def told_call(x: Any, training: bool = False, **options: Any) -> Any:
+            if training and self.trace is not None:
+                self.trace.drop(rate, np.array(x) if tells_values else None)
+            return call(x, training=training, **options)
+
+        return told_call
 
     def watched(self, layer: Any, made: list[Layer], call: Callable[..., Any]) -> Callable[..., Any]:
         before_activation: list[Any] = []

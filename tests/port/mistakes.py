@@ -19,6 +19,10 @@ STRIDED = """layers.ZeroPadding2D(1)(x)  # with strides, "same" would pad the fa
     x = layers.Conv2D(32, 3, strides=2, activation="relu")(x)"""
 NORM = "x = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(x)  # defaults: 0.99, 0.001"
 RELU = "    x = layers.ReLU()(x)"
+POOLED = "layers.GlobalAveragePooling2D()(x)"
+DENSE = '    x = layers.Dense(64, activation="gelu")(x)'
+DROPPED = f"x = layers.Dropout(0.25)({POOLED})\n{DENSE}"
+DROPPED_LATER = f"x = {POOLED}\n{DENSE}\n    x = layers.Dropout(0.25)(x)"
 SUM = "layers.ReLU()(layers.Add()([shortcut, x]))"
 POOL = 'layers.AveragePooling2D(3, 2, padding="same")(x)'
 SAME_BUT = 'layers.Conv2D(32, 3, strides=2, activation="relu", padding="same")(x)'
@@ -32,7 +36,13 @@ MISTAKES = {
         ('"gelu"', "lambda x: keras.activations.gelu(x, True)", "between dense1 and dense2|tanh approximation|default"),
         ('"gelu"', '"relu"', "between dense1 and dense2|pt.py has gelu (exact)(dense1), tf.py relu(dense1)"),
         ('"gelu"', "None", "between dense1 and dense2|tf.py dense1"),
-        ("Dropout(0.25)", "Dropout(0.5)", "in dropout|0.25 in pt.py, 0.5 in tf.py"),
+        ("Dropout(0.25)", "Dropout(0.5)", "in dropout|0.25 after conv3 in pt.py, 0.5 after conv2d"),
+        (
+            "layers.Dropout(0.25)(layers.GlobalAveragePooling2D()(x))",
+            "layers.GlobalAveragePooling2D()(x)",
+            "in dropout|none",
+        ),
+        (DROPPED, DROPPED_LATER, "in dropout|0.25 after conv3 in pt.py, 0.25 after dense"),
         ("Dense(num_classes)", 'Dense(num_classes, activation="softmax")', "after dense2|softmax(dense2)|a loss of"),
         ("Dense(64,", "Dense(64, use_bias=False,", "at dense1|only pt.py has a bias"),
         ("Dense(num_classes)", "Dense(num_classes + 1)", "output's shape|(7, 10) in pt.py, (7, 11) in tf.py"),

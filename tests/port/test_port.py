@@ -1,6 +1,7 @@
 """The check of a user's port: right ports pass, mistakes are found, placed and named."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -27,10 +28,30 @@ def test_right_ports_pass(options):
 
 
 @pytest.mark.slow
+def test_layers_paired_by_hand_are_paired_so(tmp_path):
+    folder = shutil.copytree(REPOSITORY / EXAMPLE, tmp_path / "mynet")
+    names = folder / "names.yaml"
+    for content, status, line in [
+        ("tf: {dense: dense1}", 0, "tf.py is the network of pt.py"),
+        (
+            "tf: {dense: dense2}",
+            2,
+            "names.yaml: dense is dense with {'kernel': (32, 64), 'bias': (64,)}, dense2",
+        ),
+        ("tf: {dense_9: dense1}", 2, f"{names}: tf.py has no layer dense_9, only batch_normalization, "),
+        ("tf: {dense: head}", 2, f"{names}: the reference has no layer head, only conv1, "),
+        ("tf: dense", 2, f"{names}: should have lines such as `tf: "),
+    ]:
+        names.write_text(content)
+        ended = check("--network", folder, "--implementations", "pt", "tf", status=status)
+        assert line in " ".join(f"{ended.stdout} {ended.stderr}".split()), content
+
+
+@pytest.mark.slow
 def test_planted_mistakes_are_found_placed_and_named(tmp_path):
     output = run(sys.executable, "-W", "ignore", "-m", "tests.port.mistakes", tmp_path, cwd=REPOSITORY).stdout
     answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    assert len(answers) == 36
+    assert len(answers) == 38
     assert [answer for answer in answers if answer["missing"]] == []
 
 
