@@ -6,6 +6,9 @@ from pathlib import Path
 
 from common.spec.options import MODES, Mode
 
+# Package -> the module that tries out half precision with it, see `common.platform.processor.try_out`.
+PROBES = {"tensorflow": "tf_impl.precision", "torch": "pt_impl.precision", "jax": "jax_impl.precision"}
+
 
 @dataclass(frozen=True)
 class Implementation:
@@ -13,9 +16,8 @@ class Implementation:
 
     Attributes:
       title: name of the framework, for tables and messages.
-      about: the first sentence of its `--help`.
+      about: how it trains, for its `--help`.
       package: the package that computes; its version decides whether half precision is tried out again.
-      probe: the module that tries out half precision, see `common.platform.processor.try_out`; None: nothing to try.
       tutorial: what its `--mode tutorial` does that plain mode leaves out.
       keras_backend: the value of KERAS_BACKEND for an implementation in `keras_impl`; "" elsewhere.
       modes: the modes that it has.
@@ -24,7 +26,6 @@ class Implementation:
     title: str
     about: str
     package: str
-    probe: str | None
     tutorial: str = ""
     keras_backend: str = ""
     modes: tuple[Mode, ...] = MODES
@@ -32,56 +33,32 @@ class Implementation:
 
 IMPLEMENTATIONS = {
     "tf": Implementation(
-        "TensorFlow",
-        "Trains a network with TensorFlow (loop written out; MirroredStrategy).",
-        "tensorflow",
-        "tf_impl.precision",
-        "images that are batched one by one",
+        "TensorFlow", "loop written out; MirroredStrategy", "tensorflow", "images that are batched one by one"
     ),
     "keras": Implementation(
         "Keras",
-        "Trains a network with Keras (compile and fit; MirroredStrategy).",
+        "compile and fit; MirroredStrategy",
         "tensorflow",
-        "tf_impl.precision",
         "fit's own step, metrics and progress bar",
-        "tensorflow",
+        keras_backend="tensorflow",
     ),
     "pt": Implementation(
-        "PyTorch",
-        "Trains a network with PyTorch (loop written out; DistributedDataParallel, FSDP).",
-        "torch",
-        "pt_impl.precision",
-        "images that are transformed one by one",
+        "PyTorch", "loop written out; DistributedDataParallel, FSDP", "torch", "images that are transformed one by one"
     ),
     "ptl": Implementation(
         "Lightning",
-        "Trains a network with Lightning (Trainer and its strategies).",
+        "Trainer and its strategies",
         "torch",
-        "pt_impl.precision",
         "images that are transformed one by one, logging, and the progress bar",
     ),
     "jax": Implementation(
-        "JAX",
-        "Trains a network with JAX (Flax NNX, optax; arrays divided over a mesh of devices).",
-        "jax",
-        "jax_impl.precision",
-        "images that are converted one by one",
+        "JAX", "Flax NNX, optax; arrays divided over a mesh of devices", "jax", "images that are converted one by one"
     ),
     "keras_torch": Implementation(
-        "Keras-torch",
-        "Trains a network with Keras on PyTorch (compile and fit; one device).",
-        "torch",
-        "pt_impl.precision",
-        keras_backend="torch",
-        modes=("tutorial",),
+        "Keras-torch", "compile and fit on PyTorch; one device", "torch", keras_backend="torch", modes=("tutorial",)
     ),
     "keras_jax": Implementation(
-        "Keras-JAX",
-        "Trains a network with Keras on JAX (compile and fit; one device).",
-        "jax",
-        "jax_impl.precision",
-        keras_backend="jax",
-        modes=("tutorial",),
+        "Keras-JAX", "compile and fit on JAX; one device", "jax", keras_backend="jax", modes=("tutorial",)
     ),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from common.platform.ending import as_program
 
-ABOUT_WORDS = " The words evaluate and predict in front put a trained network to use; each has its own --help."
+ABOUT_WORDS = "The words evaluate and predict in front put a trained network to use; each has its own --help."
 
 
 def main(name: str, folder: str = "") -> None:
@@ -22,7 +22,7 @@ def main(name: str, folder: str = "") -> None:
     with as_program(f"python -m {folder}"):
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
         from common.experiment import Experiment
-        from common.implementations import IMPLEMENTATIONS
+        from common.implementations import IMPLEMENTATIONS, PROBES
         from common.platform.cli import parse_options
         from common.platform.errors import UserError
         from common.resolve import prepare_processor
@@ -34,7 +34,7 @@ def main(name: str, folder: str = "") -> None:
         implementation = IMPLEMENTATIONS[name]
         word, *options = sys.argv[1:] if sys.argv[1:2] and not sys.argv[1].startswith("-") else ["train", *sys.argv[1:]]
         if word == "train":
-            about = implementation.about + ABOUT_WORDS
+            about = f"Trains a network with {implementation.title} ({implementation.about}). {ABOUT_WORDS}"
             use, config = None, parse_options(TrainConfig, f"python -m {folder}", about, options)
             if config.mode not in implementation.modes:
                 modes = " or ".join(implementation.modes)
@@ -46,8 +46,8 @@ def main(name: str, folder: str = "") -> None:
             used = read_used(use, config)
         else:
             raise UserError(f"{word}: the first word should be train, which may be left out, evaluate or predict")
-        if implementation.probe is not None:
-            prepare_processor(config, implementation.package, implementation.probe)
+        if implementation.package in PROBES:
+            prepare_processor(config, implementation.package, PROBES[implementation.package])
         # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
         backend = _import_backend(name, folder)
         if use is None:

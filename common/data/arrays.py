@@ -137,7 +137,7 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
             raise UserError(f"{part} images: some values are not finite")
     folder.mkdir(parents=True, exist_ok=True)
     for part, (images, labels) in {"train": train, "test": test}.items():
-        np.save(array_path(folder, part, "images"), images)
+        np.save(array_path(folder, part, "images"), np.ascontiguousarray(images))
         np.save(array_path(folder, part, "labels"), np.asarray(labels, np.int64))
     write_arrays_info(folder, class_names)
     try:

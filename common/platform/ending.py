@@ -24,7 +24,6 @@ SAME_SECONDS = 1.0  # signals within this time count as one: a terminal and a pa
 # The other processes wait so long before they end with an error. If it is one that all of them meet, the first one
 # prints it: a launcher would end it before, as soon as one of the others has ended.
 FIRST_SECONDS = 3.0
-PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent ends
 
 
 class _Own:
@@ -101,7 +100,7 @@ def end_with_starter(launch: Launch) -> None:
 def end_with_parent() -> None:
     """The kernel kills this process when its parent ends; elsewhere than on Linux it goes on."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # prctl(2): PR_SET_PDEATHSIG, the signal when the parent ends
 
 
 # --- Signals ---
@@ -149,9 +148,8 @@ def ctrl_c_waits() -> Iterator[None]:
 def hold_signals() -> Iterator[dict[int, float]]:
     """Postpones a signal that asks this process to end, so that the program can end where it can be resumed.
 
-    Yields the signals that have arrived, and when.
-
-    A second signal ends it at once. After a `StoppedAtCheckpoint` further signals are ignored.
+    Yields the signals that have arrived, and when. A second one, SAME_SECONDS later, ends the process at once. After a
+    `StoppedAtCheckpoint` further signals are ignored.
     """
     held = _Own.held = {}
     try:
