@@ -103,10 +103,6 @@ class Row(ProvedRow):
     def _accuracy(self) -> Interval | None:
         return mean_interval(self._of_seeds["test_accuracy"].tolist()) if len(self.runs) else None
 
-    def _sums(self, name: str) -> pd.Series:
-        """For each measured run, the sum of a list in its result."""
-        return self.measured["run"].map(lambda run: sum(getattr(run.result, name))).astype(float)
-
     @cached_property
     def speeds(self) -> pd.Series:
         """Images per second of the measured runs."""
@@ -312,9 +308,6 @@ class Row(ProvedRow):
     def startup_seconds(self) -> float | None:
         """From the command to the end of the first step: median over runs."""
         return _median(self.measured["startup_seconds"])
-
-    train_seconds = number("Of training: median over runs.", lambda row: _median(row._sums("epoch_train_seconds")))
-    eval_seconds = number("Of evaluation: median over runs.", lambda row: _median(row._sums("eval_seconds")))
 
     @column("wall\ns", TIMES, form=seconds)
     def wall_seconds(self) -> float | None:

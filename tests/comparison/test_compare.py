@@ -369,7 +369,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
     assert result.resumed_from >= 200 and result.resumed_from % 100 == 0
     assert "PyTorch: 1 of 1 runs continued from a checkpoint; their times are left out" in done.stdout
     (row,) = read_csv(output / "results.csv")
-    assert (row["status"], row["images_per_second"], row["train_seconds"]) == ("ok", "", "")
+    assert (row["status"], row["images_per_second"], row["startup_seconds"]) == ("ok", "", "")
     assert read_step_losses(run_dir(output, "pt")) == read_step_losses(train("pt", tmp_path / "whole", *LONG))
 
 

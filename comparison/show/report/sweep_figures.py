@@ -15,8 +15,6 @@ from comparison.show.report.charts import HEIGHT, INK, Chart, pointer_line, swit
 from comparison.show.report.curve_figures import accuracy_scale
 from comparison.show.report.looks import SHAPES, Looks, looks_of_rows
 
-REACHED = "Means over the runs, where all of them reached the target."
-
 
 class Quantity(NamedTuple):
     """What a chart shows.
@@ -50,18 +48,14 @@ QUANTITIES = [
         " Bands: 95 % intervals.",
     ),
     Quantity(
-        *("efficiency", "Efficiency", ".1%"),
-        lambda row: (geometric_mean(row.efficiencies),) if row.efficiencies else (),
-        "The speed-up as a share of the ideal one.",
-    ),
-    Quantity(
         *("images-per-second", "Images per second", numbers.COUNT),
         lambda row: (row.row.images_per_second, *row.row.spread),
         "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
     ),
-    Quantity("target-epochs", "Epochs to the target accuracy", ".1f", lambda row: [row.row.target_epochs], REACHED),
     Quantity(
-        *("target-steps", "Steps to the target accuracy", numbers.COUNT), lambda row: [row.row.target_steps], REACHED
+        *("target-steps", "Steps to the target accuracy", numbers.COUNT),
+        lambda row: [row.row.target_steps],
+        "Means over the runs, where all of them reached the target.",
     ),
     Quantity(
         *("target-seconds", "Seconds to the target accuracy", numbers.SECONDS),
@@ -73,7 +67,6 @@ QUANTITIES = [
         lambda row: (row.row.test_accuracy, row.row.test_accuracy_low, row.row.test_accuracy_high),
         "Means over seeds. Bands: 95 % intervals.",
     ),
-    Quantity("final-loss", "Final test loss", numbers.LOSS, lambda row: [row.row.test_loss]),
 ]
 
 
@@ -106,9 +99,9 @@ def _study_chart(study: Study, quantity: Quantity) -> Chart:
     if quantity.name == "final-accuracy":
         y = y.scale(accuracy_scale(table["value"].tolist(), study.test_count))
     layers: list[alt.Chart] = []
-    if quantity.name in ("speed-up", "efficiency"):
+    if quantity.name == "speed-up":
         y = y.scale(zero=True)
-        layers.append(_ideal(study, axis, shares=quantity.name == "efficiency"))
+        layers.append(_ideal(study, axis))
     chosen = switch()
     lines = alt.Chart(table).encode(axis, y, *looks.line())
     layers.append(lines.mark_line().add_params(chosen).transform_filter(chosen))
@@ -141,10 +134,10 @@ def _axis(study: Study) -> alt.X:
     return axis.scale(type="log", base=2, nice=False) if wide else axis.scale(zero=False, nice=False)
 
 
-def _ideal(study: Study, x: alt.X, shares: bool) -> alt.Chart:
-    """A dotted line for the ideal speed-up, proportional to the devices; `shares`: for the ideal efficiency, 1."""
+def _ideal(study: Study, x: alt.X) -> alt.Chart:
+    """A dotted line for the ideal speed-up, proportional to the devices."""
     ideal = {float(row.x): row.ideal for row in study.rows if row.ideal}
-    table = pd.DataFrame({"x": [*ideal], "value": [1.0 if shares else value for value in ideal.values()]})
+    table = pd.DataFrame({"x": [*ideal], "value": [*ideal.values()]})
     line: alt.Chart = alt.Chart(table).mark_line(color=INK, strokeDash=[2, 3], strokeWidth=1.5)
     return line.encode(x, alt.Y("value:Q"), tooltip=[alt.Tooltip("value:Q", title="ideal", format=numbers.RATIO)])
 
