@@ -218,8 +218,9 @@ class RunMaker:
             for job in in_round:
                 run_dir = self.folder.absolute() / job.path
                 self._jobs[run_dir] = job
-                config, is_first = job.config.replace(run_dir=run_dir), job.contender == contenders(options)[0]
-                programs.append(Program.of(self.request, job.implementation, config, is_first, audited_steps))
+                more = {"is_reference": job.contender == contenders(options)[0], "audited_steps": audited_steps}
+                config = job.config.replace(run_dir=run_dir)
+                programs.append(Program.of(self.request, job.implementation, config, **more))
             if options.turns == "auto" and len(programs) > 1 and not any(program.starter for program in programs):
                 run_in_turns(programs, options.timeout, follower)
             else:

@@ -237,8 +237,11 @@ def steps_around_skipped(run_dirs: Iterable[Path]) -> set[int]:
 
 
 def read_audits(run_dir: Path) -> Audits | None:
-    """The audits of a run; None if there are none. Raises UserError if they can't be read."""
-    return read_json_model(Audits, run_dir / AUDITS_FILE) if is_audited(run_dir) else None
+    """The audits of a run; None if there are none: a damaged file proves nothing."""
+    try:
+        return read_json_model(Audits, run_dir / AUDITS_FILE)
+    except UserError:
+        return None
 
 
 def _outputs(experiment: Experiment) -> int:
