@@ -213,7 +213,9 @@ class RunMaker:
         missing = {job.path for job in self.missing}
         for _, of_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
             in_round = [job for job in of_round if job.path in missing]
-            audited_steps = self._audited_steps(in_round[0]) if in_round else ()
+            audited_steps: tuple[int, ...] = ()  # the same in all runs of a round; nobody can know them earlier
+            if in_round and not in_round[0].rate_search and options.verify != "never":
+                audited_steps = choose_audited_steps(Experiment.make(in_round[0].config), random.SystemRandom())
             programs = []
             for job in in_round:
                 run_dir = self.folder.absolute() / job.path
@@ -225,12 +227,6 @@ class RunMaker:
                 run_in_turns(programs, options.timeout, follower)
             else:
                 run_programs(programs, options.timeout, follower)
-
-    def _audited_steps(self, job: Job) -> tuple[int, ...]:
-        """The steps to audit in all runs of the job's round. Nobody can know them earlier."""
-        if job.rate_search or self.request.options.verify == "never":
-            return ()
-        return choose_audited_steps(Experiment.make(job.config), random.SystemRandom())
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""

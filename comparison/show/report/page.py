@@ -159,9 +159,8 @@ def _versions(runs: Sequence[Run]) -> pd.DataFrame:
         for package, version in run.result.versions.items()
     ]
     versions = pd.DataFrame(lines, columns=["package", "title", "version"]).drop_duplicates()
-    return (
-        versions.groupby(["package", "title"], sort=False)["version"].agg(", ".join).unstack(fill_value="", sort=False)
-    )
+    texts = versions.groupby(["package", "title"], sort=False)["version"].agg(", ".join)
+    return texts.unstack(fill_value="", sort=False)
 
 
 def table_charts(table: Table) -> Iterator[Chart]:

@@ -1,7 +1,7 @@
 """The charts of a sweep: one for each quantity that has values, over the swept values."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, NamedTuple
@@ -15,6 +15,8 @@ from comparison.show.report.charts import HEIGHT, INK, Chart, pointer_line, swit
 from comparison.show.report.curve_figures import accuracy_scale
 from comparison.show.report.looks import SHAPES, Looks, looks_of_rows
 
+Band = tuple[float | None, float | None, float | None]  # a value, and the lower and the upper end of its band
+
 
 class Quantity(NamedTuple):
     """What a chart shows.
@@ -23,22 +25,24 @@ class Quantity(NamedTuple):
       name: of its files.
       label: the title of its axis.
       form: of its numbers.
-      values: the value of a row and, if the chart has bands, the ends of its band; None or empty if not known.
+      values: the value of a row and the ends of its band; None if not known, or if the chart has no bands.
       about: what the marks mean.
     """
 
     name: str
     label: str
     form: str
-    values: Callable[[SweepRow], Sequence[float | None]]
+    values: Callable[[SweepRow], Band]
     about: str = ""
 
 
-def _speed_up(row: SweepRow) -> Sequence[float | None]:
+def _speed_up(row: SweepRow) -> Band:
     """With too few rounds for a ratio: the geometric mean of the lowest and the highest one, between these."""
-    if row.ratio is None or row.ratio.estimate is not None:
-        return () if row.ratio is None else (row.ratio.estimate, row.ratio.low, row.ratio.high)
-    return geometric_mean(row.ends), *row.ends
+    if row.ratio is None:
+        return None, None, None
+    if row.ratio.estimate is None:
+        return geometric_mean(row.ends), row.ratio.least, row.ratio.most
+    return row.ratio.estimate, row.ratio.low, row.ratio.high
 
 
 QUANTITIES = [
@@ -54,7 +58,7 @@ QUANTITIES = [
     ),
     Quantity(
         *("target-steps", "Steps to the target accuracy", numbers.COUNT),
-        lambda row: [row.row.target_steps],
+        lambda row: (row.row.target_steps, None, None),
         "Means over the runs, where all of them reached the target.",
     ),
     Quantity(
@@ -73,7 +77,7 @@ QUANTITIES = [
 def study_charts(study: Study) -> Iterator[Chart]:
     """A chart for each quantity that has values, over the swept values, with a line for each series."""
     for quantity in QUANTITIES:
-        if any([*quantity.values(row), None][0] is not None for row in study.rows):
+        if any(quantity.values(row)[0] is not None for row in study.rows):
             yield _study_chart(study, quantity)
 
 
@@ -85,8 +89,7 @@ def _study_chart(study: Study, quantity: Quantity) -> Chart:
         members = [row for row in study.rows if row.series == series or _also_in(row, series, study)]
         known = []
         for row in members:
-            values = [None if value is None else percent * value for value in quantity.values(row)]
-            value, low, high, *_ = [*values, None, None, None]
+            value, low, high = (None if value is None else percent * value for value in quantity.values(row))
             if value is not None:
                 x = float(row.x) if study.numeric else row.x
                 data.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
