@@ -131,10 +131,11 @@ def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> di
     """What the template shows of one table. `found`: whether it has the conclusions."""
     grids, main = row_tables(table.rows), len(row_tables(table.rows, details=False))
     mistakes, count = find_mistakes(table) if charts else ([], 0)
+    paths = {row.title: profile_path(table.variant, row.name) for row in table.rows}
     profiles = [  # the row's title, its profile, the path of its trace
-        (row.title, profile, str(profile_path(table.variant, row.name) / PROFILE_DIR / TRACE_FILE))
-        for row in table.rows
-        if (profile := read_profile(folder, table.variant, row.name))
+        (title, profile, str(path / PROFILE_DIR / TRACE_FILE))
+        for title, path in paths.items()
+        if (profile := read_profile(folder / path))
     ]
     return {
         "variant": shown_variant(table.variant),
