@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.platform.errors import UserError
 from common.platform.files import Arrays, read_safetensors
 from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.batches import Plan
@@ -121,7 +120,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
         return f"{OTHER_SETTINGS}: {'; '.join(settings)}"
 
     if all((folder / FIRST_BATCH_FILE).exists() for folder in (reference, other)):
-        arrays = _read_first_batch(reference), _read_first_batch(other)
+        arrays = read_safetensors(reference / FIRST_BATCH_FILE), read_safetensors(other / FIRST_BATCH_FILE)
         if message := _first_batch_departure(*arrays, tolerance, config.model):
             return message
 
@@ -149,15 +148,6 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     return None
 
 
-def _read_first_batch(folder: Path) -> Arrays:
-    path = folder / FIRST_BATCH_FILE
-    arrays = read_safetensors(path)
-    for name, array in arrays.items():
-        if array.dtype.kind != "f" or not array.size:
-            raise UserError(f"{path}: {name} is {array.dtype} {array.shape}, should be floating-point numbers")
-    return arrays
-
-
 def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: str) -> str | None:
     """Names the first layer whose output differs, else every parameter whose gradient differs."""
     layers = [INPUT, *layer_names(layers_of(model))]  # a safetensors file does not keep the order
@@ -166,7 +156,8 @@ def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, m
         if not (fault := _difference(reference, other, f"activation.{layer}", tolerance)):
             continue
         if layer == INPUT:
-            suspects = "the examples of the batch, their normalisation, or augmentation"
+            suspects = _other_integer_type(reference[f"activation.{INPUT}"], other[f"activation.{INPUT}"], tolerance)
+            suspects = suspects or "the examples of the batch, their normalisation, or augmentation"
             return f"first batch: the network's {fault.partition('.')[2]}: suspect {suspects}"
         unseen = [name for name in layers[: layers.index(layer)] if f"activation.{name}" not in both]
         or_these = f", or {', '.join(unseen)}, which could not be watched" if unseen else ""
@@ -175,6 +166,17 @@ def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, m
     if faults := [fault for name in gradients if (fault := _difference(reference, other, name, tolerance))]:
         return f"first batch: all activations agree, but {'; '.join(faults)}: suspect the loss or the backward pass"
     return None
+
+
+def _other_integer_type(one: NDArray[np.floating], two: NDArray[np.floating], tolerance: float) -> str | None:
+    """Whether some pixels, and only they, differ by the same value, as those above 127 do in int8."""
+    if one.shape != two.shape:
+        return None
+    apart = np.abs(one - two)
+    share, apart = float(np.mean(apart > tolerance)), apart[apart > tolerance]
+    if share == 1 or np.ptp(apart) > SAME * apart.max():
+        return None
+    return f"an integer type such as int8 for uint8: {share:.0%} of the values differ, all by {apart.max():.3g}"
 
 
 def _difference(reference: Arrays, other: Arrays, name: str, tolerance: float) -> str | None:
@@ -213,6 +215,7 @@ def _suspect_step(step: int, plan: Plan, config: TrainConfig) -> str:
 # --- What to suspect: the parts that a configuration uses ---
 
 INPUT = "input"  # of the network, as the name of an activation
+SAME = 1e-6  # relative: differences between inputs that are as close as this are the same
 
 
 def suspects_in_use(parts: Mapping[str, object]) -> list[str]:

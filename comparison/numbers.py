@@ -49,14 +49,14 @@ def seconds(value: float) -> str:
     return f"{value:.2f}" if value < 1 else f"{value:.1f}"
 
 
-def span(low: float | None, high: float | None, form: Form = RATIO) -> str:
-    """`1.05-1.21`, for tables; empty if an end is not known."""
-    return "" if low is None or high is None else f"{text(low, form)}-{text(high, form)}"
+def span(low: float | None, high: float | None, form: Form = RATIO, to: str = "-") -> str:
+    """`1.05-1.21`; empty if an end is not known."""
+    return "" if low is None or high is None else f"{text(low, form)}{to}{text(high, form)}"
 
 
 def between(low: float | None, high: float | None, form: Form = RATIO) -> str:
-    """`1.05 to 1.21`, for sentences; empty if an end is not known."""
-    return "" if low is None or high is None else f"{text(low, form)} to {text(high, form)}"
+    """`1.05 to 1.21`, for sentences."""
+    return span(low, high, form, to=" to ")
 
 
 def least_most(values: Sequence[float], form: Form = RATIO, to: str = " to ") -> str:

@@ -1,7 +1,7 @@
 """Ratios of speeds from raw samples: pairs of turns, intervals, verdicts. Simulations test them."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import numpy as np
@@ -65,15 +65,14 @@ class Ratio:
     def inverse(self) -> "Ratio":
         """The ratio of the reference to this row."""
         verdict: dict[Verdict | None, Verdict] = {"faster": "slower", "slower": "faster"}
-        return Ratio(
+        return replace(
+            self,
             least=1 / self.most,
             most=1 / self.least,
-            rounds=self.rounds,
             estimate=self.estimate and 1 / self.estimate,
             low=self.high and 1 / self.high,
             high=self.low and 1 / self.low,
             verdict=verdict.get(self.verdict, self.verdict),
-            of_these_processes=self.of_these_processes,
         )
 
     def is_within(self, share: float) -> bool:

@@ -213,23 +213,20 @@ class RunMaker:
         missing = {job.path for job in self.missing}
         for _, of_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
             in_round = [job for job in of_round if job.path in missing]
-            audited_steps = self._audited_steps(in_round[0]) if in_round else ()
+            audited_steps: tuple[int, ...] = ()  # the same in all runs of a round; nobody can know them earlier
+            if in_round and not in_round[0].rate_search and options.verify != "never":
+                audited_steps = choose_audited_steps(Experiment.make(in_round[0].config), random.SystemRandom())
             programs = []
             for job in in_round:
                 run_dir = self.folder.absolute() / job.path
                 self._jobs[run_dir] = job
-                config, is_first = job.config.replace(run_dir=run_dir), job.contender == contenders(options)[0]
-                programs.append(Program.of(self.request, job.implementation, config, is_first, audited_steps))
+                more = {"is_reference": job.contender == contenders(options)[0], "audited_steps": audited_steps}
+                config = job.config.replace(run_dir=run_dir)
+                programs.append(Program.of(self.request, job.implementation, config, **more))
             if options.turns == "auto" and len(programs) > 1 and not any(program.starter for program in programs):
                 run_in_turns(programs, options.timeout, follower)
             else:
                 run_programs(programs, options.timeout, follower)
-
-    def _audited_steps(self, job: Job) -> tuple[int, ...]:
-        """The steps to audit in all runs of the job's round. Nobody can know them earlier."""
-        if job.rate_search or self.request.options.verify == "never":
-            return ()
-        return choose_audited_steps(Experiment.make(job.config), random.SystemRandom())
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""

@@ -62,8 +62,8 @@ def shown(heading: str, *tables: str, **how: Any) -> Callable[[Callable[[Any], T
     return column(heading, *tables, stored=False, **how)
 
 
-def number(about: str, value: Callable[[Any], Any], kind: Any = float | None) -> Column[Any]:
-    """A column of this type that is not shown."""
+def stored(about: str, value: Callable[[Any], Any], kind: Any = float | None) -> Column[Any]:
+    """A column of this type that is only stored, not shown."""
 
     def of_row(row: Any) -> Any:
         return value(row)

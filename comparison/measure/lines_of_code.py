@@ -1,5 +1,6 @@
 """Counts the lines of code that a framework's training takes."""
 
+import ast
 import io
 import tokenize
 from functools import cache
@@ -7,8 +8,7 @@ from functools import cache
 from common.implementations import folder_of
 from common.platform.machine import REPOSITORY
 
-LAYOUT = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-NO_CODE = LAYOUT | {tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER}
+NO_CODE = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.NL, tokenize.ENDMARKER}
 
 
 @cache
@@ -26,13 +26,8 @@ def lines_of_training(implementation: str, mode: str) -> int | None:
 
 def count_lines(source: str) -> int:
     """The number of lines with a Python token that is neither a comment nor a docstring."""
-    lines: set[int] = set()
-    begins = True  # whether a statement begins here: a string at its beginning is a docstring
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type in NO_CODE:
-            begins = begins or token.type in LAYOUT
-            continue
-        if not (begins and token.type == tokenize.STRING):
-            lines.update(range(token.start[0], token.end[0] + 1))
-        begins = False
-    return len(lines)
+    tokens = [token for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type not in NO_CODE]
+    code = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    values = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Expr)]
+    strings = [value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+    return len(code.difference(*(range(string.lineno, (string.end_lineno or 0) + 1) for string in strings)))

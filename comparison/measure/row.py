@@ -10,7 +10,7 @@ from common.record.timeline import SHOWN_PHASES, Phase
 from common.resolve import describe_settings
 from common.spec.options import Mode
 from comparison.lockstep import FIRST_STEPS, loss_differences
-from comparison.measure.columns import Column, column, number, shown
+from comparison.measure.columns import Column, column, shown, stored
 from comparison.measure.lines_of_code import lines_of_training
 from comparison.measure.status import DIFFERENT, ProvedRow, Status
 from comparison.measure.table import speed_ratio
@@ -103,10 +103,6 @@ class Row(ProvedRow):
     def _accuracy(self) -> Interval | None:
         return mean_interval(self._of_seeds["test_accuracy"].tolist()) if len(self.runs) else None
 
-    def _sums(self, name: str) -> pd.Series:
-        """For each measured run, the sum of a list in its result."""
-        return self.measured["run"].map(lambda run: sum(getattr(run.result, name))).astype(float)
-
     @cached_property
     def speeds(self) -> pd.Series:
         """Images per second of the measured runs."""
@@ -150,10 +146,9 @@ class Row(ProvedRow):
         """Number of the table, from 1; 0 if no run has succeeded."""
         return self.in_table.number if len(self.runs) else 0
 
-    @column()
-    def variant(self) -> Values:
-        """Of a sweep: `batch-size=32,devices=2`; empty if nothing is swept."""
-        return self.in_table.variant
+    variant = stored(
+        "Of a sweep: `batch-size=32,devices=2`; empty if nothing is swept.", lambda row: row.in_table.variant, Values
+    )
 
     @column()
     def implementation(self) -> str:
@@ -171,18 +166,15 @@ class Row(ProvedRow):
         learn`."""
         return self.judgement[0]
 
-    num_runs = number("Number of runs that have succeeded.", lambda row: len(row.runs), int)
-    num_failed = number("Number of runs that have failed.", lambda row: len(row.failed), int)
+    num_runs = stored("Number of runs that have succeeded.", lambda row: len(row.runs), int)
+    num_failed = stored("Number of runs that have failed.", lambda row: len(row.failed), int)
 
-    @column()
-    def devices(self) -> int | None:
-        """Number of replicas."""
-        return self.first.devices if self.first else None
-
-    @column()
-    def settings(self) -> str | None:
-        """Precision, and whether compiled, as set by `--mode` or the options."""
-        return describe_settings(self.first.config) if self.first else None
+    devices = stored("Number of replicas.", lambda row: row.first and row.first.devices, int | None)
+    settings = stored(
+        "Precision, and whether compiled, as set by `--mode` or the options.",
+        lambda row: row.first and describe_settings(row.first.config),
+        str | None,
+    )
 
     @column("learning\nrate", SWEEP_ACCURACY, form="g")
     def learning_rate(self) -> float | None:
@@ -191,7 +183,7 @@ class Row(ProvedRow):
 
     # --- Columns: accuracy ---
 
-    num_seeds = number(
+    num_seeds = stored(
         "Number of seeds that accuracy and loss are averaged over.", lambda row: row.runs["seed"].nunique(), int
     )
 
@@ -200,8 +192,8 @@ class Row(ProvedRow):
         """Share of test images classified correctly: mean over seeds."""
         return self._accuracy and self._accuracy.estimate
 
-    test_accuracy_low = number("Lower end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.low)
-    test_accuracy_high = number("Upper end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.high)
+    test_accuracy_low = stored("Lower end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.low)
+    test_accuracy_high = stored("Upper end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.high)
 
     @shown("95 %\npoints", MAIN, SWEEP_ACCURACY, DECISION, form="±{:.2f}".format)
     def plus_minus(self) -> float | None:
@@ -221,12 +213,12 @@ class Row(ProvedRow):
         """Training images per second in usual turns: the median over the runs of undisturbed rounds."""
         return _median(self.speeds)
 
-    images_per_second_min = number("Lowest value of the same runs.", lambda row: _known(row.speeds.min()))
-    images_per_second_q1 = number(
+    images_per_second_min = stored("Lowest value of the same runs.", lambda row: _known(row.speeds.min()))
+    images_per_second_q1 = stored(
         "Lower quartile of the same runs; missing if there are fewer than four.", lambda row: row._quartile(0.25)
     )
-    images_per_second_q3 = number("Upper quartile.", lambda row: row._quartile(0.75))
-    images_per_second_max = number("Highest value of the same runs.", lambda row: _known(row.speeds.max()))
+    images_per_second_q3 = stored("Upper quartile.", lambda row: row._quartile(0.75))
+    images_per_second_max = stored("Highest value of the same runs.", lambda row: _known(row.speeds.max()))
 
     @property
     def spread(self) -> tuple[float | None, float | None]:
@@ -259,10 +251,10 @@ class Row(ProvedRow):
             return self._ratio.rounds
         return len(self.speeds) if self.is_reference and not self.has_no_ratio else 0
 
-    num_disturbed = number(
+    num_disturbed = stored(
         "Number of disturbed rounds.", lambda row: row.in_table.num_disturbed if len(row.runs) else 0, int
     )
-    num_turns = number(
+    num_turns = stored(
         "Number of turns that count: those in which no other program kept the machine busy.",
         lambda row: len(row.counting_turns),
         int,
@@ -278,8 +270,8 @@ class Row(ProvedRow):
         usual = sum(turns["images"].sum() / typical_speed(turns["images_per_second"].tolist()) for _, turns in runs)
         return max(0.0, 1 - float(usual / self.counting_turns["seconds"].sum()))
 
-    ratio_min = number("Lowest ratio of a single round.", lambda row: row._ratio and row._ratio.least)
-    ratio_max = number("Highest ratio of a single round.", lambda row: row._ratio and row._ratio.most)
+    ratio_min = stored("Lowest ratio of a single round.", lambda row: row._ratio and row._ratio.least)
+    ratio_max = stored("Highest ratio of a single round.", lambda row: row._ratio and row._ratio.most)
 
     @column("\nratio", MAIN, SWEEP_SPEED, form=RATIO)
     def ratio(self) -> float | None:
@@ -288,8 +280,8 @@ class Row(ProvedRow):
             return 1.0 if len(self.speeds) and not self.has_no_ratio else None
         return self._ratio and self._ratio.estimate
 
-    ratio_low = number("Lower end of its 95 % interval.", lambda row: row._ratio and row._ratio.low)
-    ratio_high = number("Upper end of its 95 % interval.", lambda row: row._ratio and row._ratio.high)
+    ratio_low = stored("Lower end of its 95 % interval.", lambda row: row._ratio and row._ratio.low)
+    ratio_high = stored("Upper end of its 95 % interval.", lambda row: row._ratio and row._ratio.high)
 
     @shown("95 %\ninterval", MAIN, SWEEP_SPEED)
     def ratio_interval(self) -> str:
@@ -312,9 +304,6 @@ class Row(ProvedRow):
     def startup_seconds(self) -> float | None:
         """From the command to the end of the first step: median over runs."""
         return _median(self.measured["startup_seconds"])
-
-    train_seconds = number("Of training: median over runs.", lambda row: _median(row._sums("epoch_train_seconds")))
-    eval_seconds = number("Of evaluation: median over runs.", lambda row: _median(row._sums("eval_seconds")))
 
     @column("wall\ns", TIMES, form=seconds)
     def wall_seconds(self) -> float | None:
@@ -391,8 +380,8 @@ class Row(ProvedRow):
         """Of training and evaluation until the target, without start-up: mean, if all runs reached it."""
         return _mean(self._reached["seconds"])
 
-    target_seconds_q1 = number("Lower quartile of these seconds.", lambda row: row._target_quartile(0.25))
-    target_seconds_q3 = number("Upper quartile.", lambda row: row._target_quartile(0.75))
+    target_seconds_q1 = stored("Lower quartile of these seconds.", lambda row: row._target_quartile(0.25))
+    target_seconds_q3 = stored("Upper quartile.", lambda row: row._target_quartile(0.75))
 
     @shown("target s,\nmiddle half", TARGET)
     def target_spread(self) -> str:
@@ -456,15 +445,16 @@ class Row(ProvedRow):
 
     # --- Columns: learning ---
 
-    @column()
-    def small_set_count(self) -> int | None:
-        """With `--check-learning`: number of training images to memorise."""
-        return self.small_set.count if len(self.runs) and self.small_set else None
-
-    @column()
-    def small_set_steps(self) -> int | None:
-        """Number of steps that this took; missing if the row did not memorise them ([learning.md](learning.md))."""
-        return self.small_set.steps if len(self.runs) and self.small_set else None
+    small_set_count = stored(
+        "With `--check-learning`: number of training images to memorise.",
+        lambda row: row.small_set and row.small_set.count,
+        int | None,
+    )
+    small_set_steps = stored(
+        "Number of steps that this took; missing if the row did not memorise them ([learning.md](learning.md)).",
+        lambda row: row.small_set and row.small_set.steps,
+        int | None,
+    )
 
     @shown("images\nmemorised", LEARNING, SWEEP_LEARNING)
     def by_heart(self) -> str:
@@ -492,19 +482,15 @@ class Row(ProvedRow):
         """With `--check-learning`: `fits`, `underfits`, `overfits` or `learns nothing`."""
         return self.fit and self.fit.verdict
 
-    @column()
-    def learning_note(self) -> str | None:
-        """The numbers behind the verdict, and what to try next."""
-        return self.fit and self.fit.words
+    learning_note = stored(
+        "The numbers behind the verdict, and what to try next.", lambda row: row.fit and row.fit.words, str | None
+    )
 
     # --- Columns: the rest ---
 
-    @column()
-    def note(self) -> str | None:
-        """A line that explains the status."""
-        return "; ".join(self.judgement[1]) or None
-
-    @column()
-    def run_dirs(self) -> list[str]:
-        """Folders of its runs, separated by spaces."""
-        return [*self.runs["run_dir"], *self.failed["run_dir"]]
+    note = stored("A line that explains the status.", lambda row: "; ".join(row.judgement[1]) or None, str | None)
+    run_dirs = stored(
+        "Folders of its runs, separated by spaces.",
+        lambda row: [*row.runs["run_dir"], *row.failed["run_dir"]],
+        list[str],
+    )

@@ -1,10 +1,8 @@
 """`ProvedRow`: whether a row is the same training as the first one."""
 
-from contextlib import suppress
 from functools import cached_property
 from typing import Literal
 
-from common.platform.errors import UserError
 from comparison.lockstep import OF_EVALUATION
 from comparison.measure.table import RunsOfRow, have_turns, paired_turns
 from comparison.numbers import SHARE
@@ -34,6 +32,8 @@ class ProvedRow(RunsOfRow):
 
     @cached_property
     def small_set(self) -> SmallSet | None:
+        if not len(self.runs):
+            return None
         return read_small_set(self.in_table.folder, self.in_table.variant, self.name)
 
     @cached_property
@@ -51,27 +51,18 @@ class ProvedRow(RunsOfRow):
     @cached_property
     def audits(self) -> list[tuple[str, Audits]]:
         """Those of its runs that were audited, by name, with their audits; none with `--verify never`."""
-        read = []
-        for run in self.runs["run"] if self.in_table.verify else ():
-            with suppress(UserError):  # a damaged file proves nothing, which a warning says
-                if found := read_audits(run.run_dir):
-                    read.append((f"seed {run.record.seed}, round {run.record.round}", found))
-        return read
+        runs = self.runs["run"] if self.in_table.verify else ()
+        names = ((run.run_dir, f"seed {run.record.seed}, round {run.record.round}") for run in runs)
+        return [(name, found) for folder, name in names if (found := read_audits(folder))]
 
     @cached_property
     def wrong_audits(self) -> list[tuple[str, Audit]]:
         """The audits of its runs, in 64 bits and timed, that have found a difference, with the runs' names."""
         again = self.in_table.folder / proof_path(self.in_table.variant, self.name)
-        made = []
-        for where, folder in (
-            ("64-bit run", FIRST_BATCH_DIR),
-            ("repeated run", CLOSER_DIR),
-            ("repeated run", SKIPPED_DIR),
-        ):
-            with suppress(UserError):
-                if self.in_table.verify and (found := read_audits(again / folder)):
-                    made.append((where, found))
-        return [(where, audit) for where, found in [*made, *self.audits] for audit in found.different]
+        names = {FIRST_BATCH_DIR: "64-bit run", CLOSER_DIR: "repeated run", SKIPPED_DIR: "repeated run"}
+        folders = names.items() if self.in_table.verify else ()
+        made = [(name, found) for folder, name in folders if (found := read_audits(again / folder))]
+        return [(name, audit) for name, found in [*made, *self.audits] for audit in found.different]
 
     @cached_property
     def audit_failure(self) -> str | None:

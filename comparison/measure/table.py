@@ -58,8 +58,8 @@ class Table:
     @cached_property
     def num_disturbed(self) -> int:
         """The number of rounds that other programs have disturbed."""
-        runs = [run for row in self.rows for run in row.runs.loc[row.runs["disturbed"], "run"]]
-        return len({(run.record.seed, run.record.round) for run in runs})
+        runs = pd.concat([row.runs for row in self.rows])
+        return len(runs.loc[runs["disturbed"], ["seed", "round"]].drop_duplicates())
 
 
 @dataclass(eq=False)

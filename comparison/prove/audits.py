@@ -11,7 +11,6 @@ How much that is: see `differences.py`. What may be wrong: see `causes.py`.
 import math
 import random
 import shutil
-import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, pairwise
@@ -27,7 +26,6 @@ from common.platform.errors import UserError
 from common.platform.files import (
     Arrays,
     Count,
-    Natural,
     read_json_model,
     read_safetensors,
     read_safetensors_metadata,
@@ -100,17 +98,13 @@ class Audits(BaseModel):
     Attributes:
       evaluations: those after which a state was kept. The last one is that of the run's final weights, and of the
         predictions, too. Empty if no state was kept.
-      state_bytes: size of one state on the disk.
-      seconds: that the audits have taken.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     steps: list[Audit]
     evaluations: list[Audit]
-    state_bytes: Natural
-    seconds: float = Field(ge=0, allow_inf_nan=False)
 
     def proves(self, steps: int) -> bool:
         """Whether each of the first `steps` steps is proved, and the last evaluation."""
@@ -184,7 +178,6 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
     Raises:
       UserError: a file of the run can't be read.
     """
-    begun = time.monotonic()
     losses = read_step_losses(run_dir)
     experiment = with_checkpoint(Experiment.make(read_result(run_dir).config))
     steps: list[Audit] = []
@@ -208,13 +201,10 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
     for step in asked:
         if not any(audit.first_step <= step <= audit.last_step for audit in steps):
             steps.append(Audit.unproved(step, "the states before and after it were not kept"))
-    evaluations = _audit_evaluations(experiment, run_dir)
-    folder = run_dir / STATES_DIR
-    size = max((path.stat().st_size for path in folder.glob("*")), default=0)
-    audits = Audits(steps=steps, evaluations=evaluations, state_bytes=size, seconds=time.monotonic() - begun)
+    audits = Audits(steps=steps, evaluations=_audit_evaluations(experiment, run_dir))
     write_json_model(run_dir / AUDITS_FILE, audits)
     if not audits.different:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(run_dir / STATES_DIR, ignore_errors=True)
     return audits
 
 
@@ -237,8 +227,11 @@ def steps_around_skipped(run_dirs: Iterable[Path]) -> set[int]:
 
 
 def read_audits(run_dir: Path) -> Audits | None:
-    """The audits of a run; None if there are none. Raises UserError if they can't be read."""
-    return read_json_model(Audits, run_dir / AUDITS_FILE) if is_audited(run_dir) else None
+    """The audits of a run; None if there are none: a damaged file proves nothing."""
+    try:
+        return read_json_model(Audits, run_dir / AUDITS_FILE)
+    except UserError:
+        return None
 
 
 def _outputs(experiment: Experiment) -> int:

@@ -45,23 +45,10 @@ class Program(BaseModel):
     audited_steps: tuple[int, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        request: Request,
-        implementation: str,
-        config: TrainConfig,
-        is_reference: bool = False,
-        audited_steps: tuple[int, ...] = (),
-    ) -> Self:
-        """The program that a comparison needs for these options, which have a run folder."""
-        return cls(
-            implementation=implementation,
-            interpreter=request.options.interpreters()[implementation],
-            config=config,
-            session=len(request.commands),
-            is_reference=is_reference,
-            audited_steps=audited_steps,
-        )
+    def of(cls, request: Request, implementation: str, config: TrainConfig, **more: Any) -> Self:
+        """The program that a comparison needs for these options, which have a run folder; `more`: its other fields."""
+        interpreter, session = request.options.interpreters()[implementation], len(request.commands)
+        return cls(implementation=implementation, interpreter=interpreter, config=config, session=session, **more)
 
     @property
     def run_dir(self) -> Path:

@@ -85,12 +85,8 @@ def profile_path(variant: Values, name: str) -> Path:
     return row_path(PROFILES_DIR, variant, name)
 
 
-def read_profile(folder: Path, variant: Values, name: str) -> Profile | None:
-    """The profile of a row of the comparison in `folder`; None if there is none."""
-    return _read(folder / profile_path(variant, name))
-
-
-def _read(run_dir: Path) -> Profile | None:
+def read_profile(run_dir: Path) -> Profile | None:
+    """The profile of a profiled run; None if there is none."""
     try:
         return read_json_model(Profile, run_dir / PROFILE_FILE)
     except UserError:  # not requested, or the run has failed, which was reported then
@@ -106,7 +102,7 @@ def make_profiles(runner: SideRunner, number: int) -> None:
         return config.replace(profile=number, max_steps=most)
 
     def is_made(run_dir: Path) -> bool:
-        profile = _read(run_dir)
+        profile = read_profile(run_dir)
         return profile is not None and profile.num_steps >= number
 
     runner.make(f"profiling {number} steps of", "no profile of", (PROFILES_DIR, ""), profiled, is_made)

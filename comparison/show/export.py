@@ -14,7 +14,7 @@ from comparison.show.tables import ABOUT_DETAILS, about_main, in_one_line, row_t
 
 
 def write_tables(comparison: Comparison) -> None:
-    """`results.csv`, `runs.csv`, `results.md`, and `results.json`, which has all of these and the warnings."""
+    """`results.csv`, `runs.csv`, `results.md`, and `results.json`, which has the lines of both CSV files."""
     folder, request = comparison.folder, comparison.request
     content: dict[str, Any] = {
         "created": request.created,

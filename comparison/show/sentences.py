@@ -143,15 +143,11 @@ def conclusions(table: Table) -> list[str]:
 
 def learning_conclusions(table: Table) -> list[str]:
     """What `--check-learning` has found; none where it was not asked for."""
+    found = [(row.small_set.found, row.title) for row in table.rows if row.small_set_steps is not None]
+    found += [(f"{LEARNED[row.learning]}: {row.learning_note}", row.title) for row in table.rows if row.learning]
     titles_of: dict[str, list[str]] = {}
-    for row in table.rows:
-        if row.small_set_steps is not None:
-            steps = f"memorised {row.small_set_count} training images in {row.small_set_steps} steps"
-            titles_of.setdefault(steps, []).append(row.title)
-    for row in table.rows:
-        if row.learning:
-            words = f"{LEARNED[row.learning]}: {row.learning_note}"
-            titles_of.setdefault(words, []).append(row.title)
+    for words, title in found:
+        titles_of.setdefault(words, []).append(title)
     return [f"{', '.join(titles)}: {words}" for words, titles in titles_of.items()]
 
 

@@ -1,7 +1,7 @@
 """The tables of text, for the terminal, Markdown and the page: which columns they have, and what these mean."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -10,7 +10,6 @@ from comparison.lockstep import FIRST_STEPS
 from comparison.measure.columns import Column, columns_of
 from comparison.measure.row import DECISION, DETAILED, ROW_TABLES, SWEEP_TABLES, Row
 from comparison.measure.sweep import Study
-from comparison.measure.table import Table
 from comparison.numbers import SHARE, least_most, span
 
 ABOUT_MAIN = (
@@ -72,45 +71,16 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
     return [table for table in tables if not table.empty]
 
 
-# --- To decide by ---
+# --- The table to decide by ---
 
 
-class Cell(NamedTuple):
-    """A cell of the table to decide by.
-
-    Attributes:
-      shown: the text; empty if the value is not known.
-      value: for sorting; None if it is not known, or no number.
-      share: compared with the best value: 1 for the best, less for the others; None if there is nothing to compare.
-    """
-
-    shown: str
-    value: float | None
-    share: float | None
+def decision_columns(rows: Sequence[Row]) -> list[Column[Any]]:
+    return [column for column in columns_of(Row, DECISION) if any(map(column.text, rows))]
 
 
-class Decision(NamedTuple):
-    """The table to decide by: headings with their meanings, and for each row its title, cells, and whether it is ok."""
-
-    headings: list[tuple[str, str]]
-    lines: list[tuple[str, list[Cell], bool]]
-
-
-def decision(table: Table) -> Decision:
-    """The table to decide by: numbers, each compared with the best one of its column."""
-    rows = table.finished
-    columns = [column for column in columns_of(Row, DECISION) if any(map(column.text, rows))]
-    lines = [(row.title, [_cell(column, row, rows) for column in columns], row.status == "ok") for row in rows]
-    return Decision([(in_one_line(column.heading), column.about) for column in columns], lines)
-
-
-def _cell(column: Column[Any], row: Row, rows: Sequence[Row]) -> Cell:
-    content = getattr(row, column.name)
-    value = content if isinstance(content, int | float) else None
-    share = None
+def share_of_best(column: Column[Any], row: Row, rows: Sequence[Row]) -> float | None:
+    """1 for the best value of a column, less for the others; None if there is nothing to compare."""
     if column.best == "fastest":
-        share = row.share_of_fastest
-    elif column.best == "lowest" and value:
-        known = [number for row in rows if (number := getattr(row, column.name)) is not None]
-        share = min(known) / value if len(known) > 1 else None
-    return Cell(column.text(row), value, share)
+        return row.share_of_fastest
+    value, known = getattr(row, column.name), [getattr(other, column.name) for other in rows if column.text(other)]
+    return min(known) / value if column.best == "lowest" and value and len(known) > 1 else None

@@ -156,7 +156,7 @@ def write_run(folder, job, truth, number):
         )
         write_json_model(
             run_dir / AUDITS_FILE,
-            Audits(steps=[step] if truth.audited else [], evaluations=[], state_bytes=1, seconds=0.1),
+            Audits(steps=[step] if truth.audited else [], evaluations=[]),
         )
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
 

@@ -15,8 +15,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-backgroun
 FLAGS += ["--disable-component-update", "--no-first-run"]
 
 CHARTS = {"loss", "accuracy", "throughput", "breakdown"}
-SWEEP_CHARTS = {"sweep-speed-up", "sweep-efficiency", "sweep-images-per-second", "sweep-final-accuracy"}
-SWEEP_CHARTS |= {"sweep-target-epochs", "sweep-target-steps", "sweep-target-seconds", "sweep-final-loss"}
+SWEEP_CHARTS = {"sweep-speed-up", "sweep-images-per-second", "sweep-final-accuracy"}
+SWEEP_CHARTS |= {"sweep-target-steps", "sweep-target-seconds"}
 EXPECTED = {
     "simple": CHARTS,
     "turns": CHARTS | {"turns"},

@@ -250,7 +250,7 @@ def test_losses_that_part_in_64_bits_accuse_nobody_if_every_step_is_right(tmp_pa
             again = tmp_path / "proofs" / name / FIRST_BATCH_DIR
             again.mkdir(exist_ok=True)
             audit = right.model_copy(update={"last_step": steps if name == "pt" else 20})
-            write_json_model(again / AUDITS_FILE, Audits(steps=[audit], evaluations=[right], state_bytes=1, seconds=1))
+            write_json_model(again / AUDITS_FILE, Audits(steps=[audit], evaluations=[right]))
         assert list(load(tmp_path).rows["status"]) == ["ok", status, "ok"]
 
 

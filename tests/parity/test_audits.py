@@ -84,7 +84,7 @@ def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementati
     explained = sorted(audit.explained for audit in audits.steps)
     # A random error may turn a ReLU unit near a tie, and so explain much of one step.
     assert amplifies or explained[-1] < PROVABLE and (half or explained[-2] < 0.04), explained
-    assert not (tmp_path / "run" / STATES_DIR).exists() and audits.state_bytes > 2**17
+    assert not (tmp_path / "run" / STATES_DIR).exists()
 
 
 @pytest.mark.parametrize(

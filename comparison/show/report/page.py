@@ -1,7 +1,6 @@
 """Writes `report.html`, one page that needs no other files, and the figures as separate files."""
 
 import json
-import resource
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -13,11 +12,10 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.implementations import implementation_title
-from common.platform.errors import FileError, UserError
+from common.platform.errors import FileError
 from common.platform.files import user_cache, write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE
 from comparison.measure.comparison import Comparison
-from comparison.measure.row import Row
 from comparison.measure.table import Table
 from comparison.plan.jobs import shown_variant
 from comparison.ratios import MIN_ROUNDS, WARM_UP_FROM
@@ -35,9 +33,10 @@ from comparison.show.tables import (
     ABOUT_STUDY,
     about_main,
     about_modes,
-    decision,
+    decision_columns,
     in_one_line,
     row_tables,
+    share_of_best,
     study_tables,
 )
 
@@ -60,23 +59,13 @@ def _vega() -> str:
 
 
 def write_report(comparison: Comparison) -> None:
-    """Writes `report.html` and `figures/*.svg` and `.png`.
-
-    Raises:
-      UserError: the address space is limited. V8, with which the charts are drawn, would end this process.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY:
-        raise UserError(
-            f"no report: its charts can't be drawn under ulimit -v {limit // 1024}; set ulimit -v unlimited"
-        )
+    """Writes `report.html` and `figures/*.svg` and `.png`."""
     folder = comparison.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
         if FIGURE_FILES.fullmatch(path.name):  # its chart may no longer exist
             path.unlink()
     study = comparison.study
-    study_grids = [_grid(cells, [row.row for row in study.rows]) for cells in study_tables(study)] if study else []
     study_figures = draw(study_charts(study), folder) if study else []
     charts = [
         draw(table_charts(table), folder, f"-{table.number}" if table.number > 1 else "")
@@ -90,6 +79,7 @@ def write_report(comparison: Comparison) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["in_one_line"] = in_one_line
     results = [run.result for run in comparison.ended if run.result]
     first = None if study else next((table for table in comparison.tables if table.first_result), None)
     sections = [
@@ -102,10 +92,12 @@ def write_report(comparison: Comparison) -> None:
         request=comparison.request,
         findings=findings(comparison, first) if first else {},
         study_found=study_conclusions(study) if study else [],
-        decision=decision(first) if first else None,
+        finished=first.finished if first else [],
+        decision=decision_columns(first.finished) if first else [],
+        share_of_best=share_of_best,
         sections=sections,
         study=study,
-        study_grids=study_grids,
+        study_tables=study_tables,
         study_charts=study_figures,
         about_modes=about_modes(comparison.request.options.modes),
         about_main=about_main(comparison.request.options.modes),
@@ -137,31 +129,26 @@ def _title(comparison: Comparison) -> str:
 
 def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> dict[str, Any]:
     """What the template shows of one table. `found`: whether it has the conclusions."""
-    grids = [_grid(cells, table.rows) for cells in row_tables(table.rows)]
-    first = len(row_tables(table.rows, details=False))
+    grids, main = row_tables(table.rows), len(row_tables(table.rows, details=False))
     mistakes, count = find_mistakes(table) if charts else ([], 0)
+    paths = {row.title: profile_path(table.variant, row.name) for row in table.rows}
     profiles = [  # the row's title, its profile, the path of its trace
-        (row.title, profile, str(profile_path(table.variant, row.name) / PROFILE_DIR / TRACE_FILE))
-        for row in table.rows
-        if (profile := read_profile(folder, table.variant, row.name))
+        (title, profile, str(path / PROFILE_DIR / TRACE_FILE))
+        for title, path in paths.items()
+        if (profile := read_profile(folder / path))
     ]
     return {
         "variant": shown_variant(table.variant),
         "lines": what_was_compared(table),
         "found": conclusions(table) if found else [],
-        "grids": grids[:first],
-        "details": grids[first:],
+        "rows": table.rows,
+        "main": grids[:main],
+        "details": grids[main:],
         "charts": charts,
         "mistakes": mistakes,
         "num_mistakes": count,
         "profiles": profiles,
     }
-
-
-def _grid(cells: pd.DataFrame, rows: Sequence[Row]) -> dict[str, Any]:
-    """A table of the page: headings and lines, each with its name, its cells, and whether the row's status is ok."""
-    lines = [(line[0], line[1:], row.status == "ok") for line, row in zip(cells.itertuples(), rows, strict=True)]
-    return {"headings": [*map(in_one_line, cells.columns.to_list())], "rows": lines}
 
 
 def _versions(runs: Sequence[Run]) -> pd.DataFrame:
@@ -173,9 +160,8 @@ def _versions(runs: Sequence[Run]) -> pd.DataFrame:
         for package, version in run.result.versions.items()
     ]
     versions = pd.DataFrame(lines, columns=["package", "title", "version"]).drop_duplicates()
-    return (
-        versions.groupby(["package", "title"], sort=False)["version"].agg(", ".join).unstack(fill_value="", sort=False)
-    )
+    texts = versions.groupby(["package", "title"], sort=False)["version"].agg(", ".join)
+    return texts.unstack(fill_value="", sort=False)
 
 
 def table_charts(table: Table) -> Iterator[Chart]:

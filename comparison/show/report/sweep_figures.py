@@ -1,7 +1,7 @@
 """The charts of a sweep: one for each quantity that has values, over the swept values."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from comparison.show.report.charts import HEIGHT, INK, Chart, pointer_line, swit
 from comparison.show.report.curve_figures import accuracy_scale
 from comparison.show.report.looks import SHAPES, Looks, looks_of_rows
 
-REACHED = "Means over the runs, where all of them reached the target."
+Band = tuple[float | None, float | None, float | None]  # a value, and the lower and the upper end of its band
 
 
 class Quantity(NamedTuple):
@@ -25,22 +25,24 @@ class Quantity(NamedTuple):
       name: of its files.
       label: the title of its axis.
       form: of its numbers.
-      values: the value of a row and, if the chart has bands, the ends of its band; None or empty if not known.
+      values: the value of a row and the ends of its band; None if not known, or if the chart has no bands.
       about: what the marks mean.
     """
 
     name: str
     label: str
     form: str
-    values: Callable[[SweepRow], Sequence[float | None]]
+    values: Callable[[SweepRow], Band]
     about: str = ""
 
 
-def _speed_up(row: SweepRow) -> Sequence[float | None]:
+def _speed_up(row: SweepRow) -> Band:
     """With too few rounds for a ratio: the geometric mean of the lowest and the highest one, between these."""
-    if row.ratio is None or row.ratio.estimate is not None:
-        return () if row.ratio is None else (row.ratio.estimate, row.ratio.low, row.ratio.high)
-    return geometric_mean(row.ends), *row.ends
+    if row.ratio is None:
+        return None, None, None
+    if row.ratio.estimate is None:
+        return geometric_mean(row.ends), row.ratio.least, row.ratio.most
+    return row.ratio.estimate, row.ratio.low, row.ratio.high
 
 
 QUANTITIES = [
@@ -50,18 +52,14 @@ QUANTITIES = [
         " Bands: 95 % intervals.",
     ),
     Quantity(
-        *("efficiency", "Efficiency", ".1%"),
-        lambda row: (geometric_mean(row.efficiencies),) if row.efficiencies else (),
-        "The speed-up as a share of the ideal one.",
-    ),
-    Quantity(
         *("images-per-second", "Images per second", numbers.COUNT),
         lambda row: (row.row.images_per_second, *row.row.spread),
         "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
     ),
-    Quantity("target-epochs", "Epochs to the target accuracy", ".1f", lambda row: [row.row.target_epochs], REACHED),
     Quantity(
-        *("target-steps", "Steps to the target accuracy", numbers.COUNT), lambda row: [row.row.target_steps], REACHED
+        *("target-steps", "Steps to the target accuracy", numbers.COUNT),
+        lambda row: (row.row.target_steps, None, None),
+        "Means over the runs, where all of them reached the target.",
     ),
     Quantity(
         *("target-seconds", "Seconds to the target accuracy", numbers.SECONDS),
@@ -73,14 +71,13 @@ QUANTITIES = [
         lambda row: (row.row.test_accuracy, row.row.test_accuracy_low, row.row.test_accuracy_high),
         "Means over seeds. Bands: 95 % intervals.",
     ),
-    Quantity("final-loss", "Final test loss", numbers.LOSS, lambda row: [row.row.test_loss]),
 ]
 
 
 def study_charts(study: Study) -> Iterator[Chart]:
     """A chart for each quantity that has values, over the swept values, with a line for each series."""
     for quantity in QUANTITIES:
-        if any([*quantity.values(row), None][0] is not None for row in study.rows):
+        if any(quantity.values(row)[0] is not None for row in study.rows):
             yield _study_chart(study, quantity)
 
 
@@ -92,8 +89,7 @@ def _study_chart(study: Study, quantity: Quantity) -> Chart:
         members = [row for row in study.rows if row.series == series or _also_in(row, series, study)]
         known = []
         for row in members:
-            values = [None if value is None else percent * value for value in quantity.values(row)]
-            value, low, high, *_ = [*values, None, None, None]
+            value, low, high = (None if value is None else percent * value for value in quantity.values(row))
             if value is not None:
                 x = float(row.x) if study.numeric else row.x
                 data.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
@@ -106,9 +102,9 @@ def _study_chart(study: Study, quantity: Quantity) -> Chart:
     if quantity.name == "final-accuracy":
         y = y.scale(accuracy_scale(table["value"].tolist(), study.test_count))
     layers: list[alt.Chart] = []
-    if quantity.name in ("speed-up", "efficiency"):
+    if quantity.name == "speed-up":
         y = y.scale(zero=True)
-        layers.append(_ideal(study, axis, shares=quantity.name == "efficiency"))
+        layers.append(_ideal(study, axis))
     chosen = switch()
     lines = alt.Chart(table).encode(axis, y, *looks.line())
     layers.append(lines.mark_line().add_params(chosen).transform_filter(chosen))
@@ -141,10 +137,10 @@ def _axis(study: Study) -> alt.X:
     return axis.scale(type="log", base=2, nice=False) if wide else axis.scale(zero=False, nice=False)
 
 
-def _ideal(study: Study, x: alt.X, shares: bool) -> alt.Chart:
-    """A dotted line for the ideal speed-up, proportional to the devices; `shares`: for the ideal efficiency, 1."""
+def _ideal(study: Study, x: alt.X) -> alt.Chart:
+    """A dotted line for the ideal speed-up, proportional to the devices."""
     ideal = {float(row.x): row.ideal for row in study.rows if row.ideal}
-    table = pd.DataFrame({"x": [*ideal], "value": [1.0 if shares else value for value in ideal.values()]})
+    table = pd.DataFrame({"x": [*ideal], "value": [*ideal.values()]})
     line: alt.Chart = alt.Chart(table).mark_line(color=INK, strokeDash=[2, 3], strokeWidth=1.5)
     return line.encode(x, alt.Y("value:Q"), tooltip=[alt.Tooltip("value:Q", title="ideal", format=numbers.RATIO)])
 

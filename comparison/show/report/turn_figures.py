@@ -130,18 +130,7 @@ def _log_axis(table: pd.DataFrame, title: str, within: Sequence[float] = ()) -> 
     wider = max(1.02, math.sqrt(LEAST_FACTOR * low / high))
     low, high = low / wider, high * wider
     scale = alt.Scale(type="log", domain=[low, high], nice=False, clamp=True)
-    return alt.Y("value:Q", title=title, scale=scale).axis(values=ticks(low, high), format="~s" if low > 100 else "~g")
-
-
-def ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high` for a logarithmic axis: at most 9."""
-    tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    if high / low > 4:
-        digits = (1, 2, 5) if high / low < 1000 else (1,)
-        return [digit * 10.0**ten for ten in tens for digit in digits if low <= digit * 10.0**ten <= high]
-    steps = (digit * 10.0**ten for ten in range(tens[0] - 3, tens[-1] + 1) for digit in (1, 2, 5))
-    step = next(step for step in steps if (high - low) / step < 7)
-    return [round(step * number, 10) for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return alt.Y("value:Q", title=title, scale=scale).axis(tickCount=6, format="~s" if low > 100 else "~g")
 
 
 def _middle(table: pd.DataFrame, title: str, form: str) -> str:
