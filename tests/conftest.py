@@ -104,21 +104,18 @@ def as_started(command):
 def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
     """Runs a command to its end and returns the completed process.
 
-    Fails with the whole output if the exit status is not `expect`. compare.py runs through preloaded.py.
+    Fails with the whole output if the exit status is not `expect`.
     """
     command = as_started(command)
-    if command[:2] == (sys.executable, "compare.py") and not environment:
-        done = preloaded.run_preloaded("compare", command[2:], cwd, timeout)
-    else:
-        done = subprocess.run(
-            list(map(str, command)),
-            cwd=cwd,
-            env={**os.environ, "COLUMNS": "80", **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "80", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
     assert done.returncode == expect, f"{command}: exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
