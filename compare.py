@@ -39,7 +39,7 @@ from comparison.prove.learning import make_memorising_runs, make_whole_set_runs
 from comparison.prove.proof import proof_jobs
 from comparison.prove.prover import Prover
 from comparison.run.side_runs import SideRunner, make_profiles
-from comparison.run_maker import RunMaker, check_data, prepare, tuned
+from comparison.run_maker import RunMaker, check_data, prepare, with_best_learning_rates
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
 from comparison.show.report.page import write_report
@@ -109,7 +109,7 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
         maker = RunMaker(folder, request, view, found, missing)
         maker.audit_interrupted()
         maker.make(list(rate_search_jobs(options, variants)))
-        variants = tuned(variants, maker.runs, options.target_accuracy)
+        variants = with_best_learning_rates(variants, maker.runs, options.target_accuracy)
         prover = Prover(folder, request, view.say)
         if options.verify == "auto":
             prover.make(proof_jobs(variants, contenders(options), options.seeds[0]))

@@ -139,7 +139,7 @@ def check_data(variants: Sequence[Variant], runs: Sequence[Run]) -> None:
 # --- Learning rates ---
 
 
-def tuned(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:
+def with_best_learning_rates(variants: list[Variant], runs: list[Run], target_accuracy: float | None) -> list[Variant]:
     """Each variant with the best of the learning rates that it was tuned over; unchanged if it was not tuned.
 
     A variant that has already been run for the tables keeps the rate of these runs.

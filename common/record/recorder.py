@@ -5,7 +5,7 @@ Who writes what, in the run's folder: `config.json`: run_folder.py, before the r
 `states/`, which are audited: audited_states.py. `profile.json` and `profile/`: profile.py. The sinks show the run on
 the terminal (sinks.py) and log it to other tools (loggers.py).
 
-Long: training loops use only this class for recording. Between two stops they only append to a list.
+This file is long because training loops record through this one class. Between two stops they only append to a list.
 """
 
 import importlib.metadata
@@ -83,13 +83,13 @@ class Framework(ABC):
     def fetch(
         self, steps: list[tuple[Any, Any]], numbers: list[float]
     ) -> tuple[Sequence[tuple[float, float]], list[float]]:
-        """Losses and correct answers of each step, and other numbers, summed over all processes.
+        """The whole loss and all correct answers of each step, and other numbers, summed over all processes.
 
         All processes call it after the same steps.
 
         Args:
-          steps: this process's shares, (loss, correct answers), as device scalars, or as arrays of a call that has
-            taken several steps.
+          steps: what this process has of (loss, correct answers): the share of its replica (PyTorch), or the whole
+            (TensorFlow, JAX); as device scalars, or as arrays of a call that has taken several steps.
         """
 
     @abstractmethod
@@ -332,7 +332,10 @@ class Recorder:
             self.checkpointer.held = self.at_end.enter_context(hold_signals())
 
     def _fetch(self) -> Sequence[tuple[float, float]]:
-        """Global losses and correct answers of the pending steps, or again of the latest; the processes also vote."""
+        """Global losses and correct answers of the pending steps or, if none are pending, of the latest again.
+
+        In the same exchange the processes agree on when to write a checkpoint.
+        """
         steps, own = self.pending or self.latest, {} if self.latest else self._digests()
         numbers, sums = self.framework.fetch(steps, [*own.values(), *self.checkpointer.votes(self.steps_done)])
         if differ := names_that_differ(own, sums):

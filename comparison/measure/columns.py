@@ -1,4 +1,4 @@
-"""Columns: properties that say of themselves in which tables they are, and how.
+"""Columns: properties that declare which tables show them, and in what format.
 
 A column is written once, where its value is computed; its docstring is its description. The terminal, Markdown, the
 page, CSV, JSON, `comparison.load` and docs/columns.md go through the list that `columns_of` returns.
