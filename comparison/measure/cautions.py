@@ -121,6 +121,7 @@ def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame, options: CompareConfig) 
     what = f"{disturbed_turns} of {len(turns)} turns were"
     if disturbed:
         what = f"{disturbed} of {len(rounds)} rounds {'was' if disturbed == 1 else 'were'}"
+        what = what if len(rounds) > 1 else "the only round was"
     yield (
         f"{what} disturbed: other programs used up to {loads.max():{SHARE}} of the cores"
         f" ({worst['title']}, seed {worst['seed']}, round {worst['round']}); {follows}"
