@@ -70,9 +70,10 @@ class NetworkSpec:
         for layer, shape in trace.activations.items():
             if len(shape) == 3 and (min(shape[:2]) < 1 or shape[0] * shape[1] < least):
                 height, width, _ = image_shape
+                left = "nothing" if min(shape[:2]) < 1 else "a single pixel, which can't be normalised,"
                 raise UserError(
-                    f"--model {name}: images of {height} x {width} are too small: only {shape[0]} x {shape[1]} of them"
-                    f" would be left after {layer} (--dataset, --image-shape)"
+                    f"--model {name}: images of {height} x {width} are too small: {left} would be left after {layer}"
+                    " (--dataset, --image-shape)"
                 )
         parameters, rates = tuple(trace.parameters), tuple(trace.dropout_rates)
         of_shape = trace.activations, trace.flattened, rates, trace.flops_until, trace.flops

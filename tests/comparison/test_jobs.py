@@ -13,7 +13,7 @@ from common.platform.machine import num_cores
 from comparison import load, run_maker
 from comparison.plan.jobs import comparison_jobs, make_variants
 from comparison.plan.options import CompareConfig
-from comparison.run_maker import prepare, tuned
+from comparison.run_maker import prepare, with_best_learning_rates
 
 
 def study(**options):
@@ -69,7 +69,7 @@ def chosen(folder, make, target=None, only=lambda job: job.rate_search, **option
     comparison(folder, make, only=only, **SEARCH, **options)
     summary = load(folder)
     variants = make_variants(summary.request.options, summary.request.config)
-    return [variant.config.learning_rate for variant in tuned(variants, list(summary.ended), target)]
+    return [variant.config.learning_rate for variant in with_best_learning_rates(variants, list(summary.ended), target)]
 
 
 def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):

@@ -109,7 +109,7 @@ def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path):
     [
         ("evaluate", "--weights: is needed"),
         ("evaluate --weights none.safetensors", "--weights none.safetensors: no such file"),
-        ("evaluate --weights RUN/model.safetensors --model lenet", "--model lenet: needs images"),
+        ("evaluate --weights RUN/model.safetensors --model lenet", "--model lenet: images of 12 x 9 are too small"),
         (
             "evaluate --weights RUN/model.safetensors --dataset digits --model cnn",  # its own size counts
             "trained on images of 12 x 9 x 3; this data set has images of 8 x 8 x 1",
