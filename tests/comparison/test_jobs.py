@@ -116,7 +116,7 @@ def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path)
         ("--resume a --output-dir b", "--output-dir and --resume: give only one of them"),
         ("--sweep seed=1,2", "--sweep seed=1,2: --seed cannot be swept; seeds have an option of their own, --seeds"),
         ("--sweep nesterov=true momentum=0,0.9", "--sweep nesterov=true momentum=0: --nesterov true needs --momentum"),
-        ("--sweep model=cnn,lenet", "--model lenet: needs images of at least 16 x 16"),
+        ("--sweep model=cnn,lenet", "--model lenet: images of 8 x 8 are too small: nothing would be left after conv2"),
         ("--sweep momentum=0,0.9 --sweep-learning-rate linear", "--sweep-learning-rate linear: no sweep changes the"),
     ],
 )
