@@ -86,10 +86,9 @@ def main() -> int:
     if missing:
         shown = f"{missing[0].path} and {len(missing) - 1} more" if missing[1:] else str(missing[0].path)
         prefix = "interrupted; " if interrupted else ""
-        judged = f" --disturbed {given.disturbed}" if "disturbed" in given.model_fields_set else ""
         print(
             f"compare.py: {prefix}no result yet: {shown}; finished runs are kept in {folder},"
-            f" and python compare.py --resume {folder}{judged} makes the rest",
+            f" and python compare.py --resume {folder} makes the rest",
             file=sys.stderr,
         )
     if interrupted:

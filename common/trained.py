@@ -260,9 +260,13 @@ def show_evaluation(results: dict[str, Any], console: Console) -> None:
         console.print(table, soft_wrap=False)
         return
     rows = zip(names, confusions, strict=True)
-    pairs = [(value, name, guess) for name, row in rows for guess, value in zip(names, row, strict=True)]
+    wrong = [
+        (value, name, guess)
+        for name, row in rows
+        for guess, value in zip(names, row, strict=True)
+        if value and name != guess
+    ]
     console.print("most frequent confusions:")
-    wrong = [pair for pair in pairs if pair[0] and pair[1] != pair[2]]
     for value, name, guess in sorted(wrong, key=lambda pair: -pair[0])[:MOST_CLASSES]:
         console.print(f"  {value:5} {name} taken for {guess}")
 

@@ -284,10 +284,9 @@ class RunMaker:
     def _say_disturbed(self, load: float) -> None:
         """Tells once that other programs disturb the measurement, while there is still time to end them."""
         busiest = ", ".join(busiest_programs())
-        follows = "left out" if self.request.options.disturbed == "retake" else "kept (--disturbed keep)"
         self.view.say(
             f"other programs use {load:{SHARE}} of the cores{f': {busiest}' if busiest else ''}; turns and rounds that"
-            f" they disturb are {follows}; {QUIETER}"
+            f" they disturb are left out if others are quiet; {QUIETER}"
         )
 
     def _ended(self, program: Program, ended: Ended) -> None:

@@ -56,6 +56,7 @@ class Pass:
     outputs: dict[str, jax.Array] | None
 
 
+POOL_2X2 = {"window_shape": (2, 2), "strides": (2, 2)}
 PASS: ContextVar[Pass] = ContextVar("PASS")  # of the network that is called; its layers get their inputs alone
 
 
@@ -90,7 +91,7 @@ def make_network(spec: NetworkSpec, config: TrainConfig, max_pool: Pool | None =
     streams = itertools.count()
 
     def replaced(path: Any, node: Any) -> Any:
-        """For the lockstep: the layers from below instead of Flax's."""
+        """For the lockstep: the layers from below instead of Flax's; dropout in the order of its names."""
         match node:
             case nnx.Dropout():
                 return Dropout(node.rate, config.seed, next(streams))
@@ -111,9 +112,6 @@ def make_network(spec: NetworkSpec, config: TrainConfig, max_pool: Pool | None =
             elif max_pool and isinstance(value, partial) and value.keywords == POOL_2X2:
                 setattr(module, name, max_pool)
     return Network(layers)
-
-
-POOL_2X2 = {"window_shape": (2, 2), "strides": (2, 2)}
 
 
 # --- Dropout ---

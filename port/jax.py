@@ -158,10 +158,10 @@ class Network:
         for path, part in modules.items():
             if any(path[: len(outer)] == outer and path != outer for outer in attentions):
                 continue  # the network does not call its parts itself
-            for attribute in ("rate", "dropout_rate"):  # of dropout; of attention
-                if isinstance(vars(part).get(attribute), float | int):
-                    self.rates[id(part)] = float(vars(part)[attribute])
-                    setattr(part, attribute, 0.0)
+            if isinstance(part, nnx.Dropout | nnx.MultiHeadAttention):
+                attribute = "rate" if isinstance(part, nnx.Dropout) else "dropout_rate"
+                self.rates[id(part)] = float(vars(part)[attribute])
+                setattr(part, attribute, 0.0)
             self.by_module[id(part)] = make_layers(".".join(map(str, path)), part)
         self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
         for kind in {type(part) for part in modules.values()}:
@@ -179,7 +179,8 @@ class Network:
             self.entered.add(id(module))
             deterministic = options.get("deterministic")
             if id(module) in self.rates and not (module.deterministic if deterministic is None else deterministic):
-                trace.drop(self.rates[id(module)], None if layers else np.array(args[0]))
+                x = args[0] if args else next(iter(options.values()))
+                trace.drop(self.rates[id(module)], None if layers else np.array(x))
             for layer in layers:
                 x = args[0] if args else next(iter(options.values()))
                 trace.enter(layer, None if layer.kind == OWN else np.array(x))

@@ -148,13 +148,14 @@ class Network:
         self.network: nn.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes)).double()
         self.modules = dict(self.network.named_modules())
         attentions = [f"{name}." for name, part in self.modules.items() if isinstance(part, nn.MultiheadAttention)]
-        self.of_attention: list[float] = []  # rates of dropout
+        self.of_attention: dict[str, float] = {}  # rates of dropout
         self.by_module: dict[str, list[Layer]] = {}
         for name, part in self.modules.items():
             if name.startswith(tuple(attentions)):  # its parts are not called themselves
                 continue
             if isinstance(part, nn.MultiheadAttention):
-                self.of_attention.append(part.dropout)
+                self.of_attention[name] = part.dropout
+            if isinstance(vars(part).get("dropout"), float):  # of recurrent layers, too
                 part.dropout = 0.0
             self.by_module[name] = make_layers(name, part)
         self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
@@ -171,8 +172,6 @@ class Network:
             output = only_logits(self.network(torch.from_numpy(images).permute(0, 3, 1, 2)))
         for hook in hooks:
             hook.remove()
-        for rate in self.of_attention if training else []:
-            trace.drop(rate)
         return output.numpy()
 
     def hooks(self, layer: Layer, trace: Trace) -> tuple[Callable[..., None], Callable[..., None]]:
@@ -180,6 +179,8 @@ class Network:
 
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             x = args[0] if args else next(iter(kwargs.values()))
+            if layer.name in self.of_attention and module.training:
+                trace.drop(self.of_attention[layer.name])
             trace.enter(layer, None if layer.kind == OWN else self.canonical(layer, x))
 
         def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import yaml
+from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import UserError
 from port.match import NO_NAMES, OWN, SAME, Array, Call, Dropout, Layer, Trace, Weights, difference
@@ -26,6 +27,7 @@ from port.match import NO_NAMES, OWN, SAME, Array, Call, Dropout, Layer, Trace, 
 LEARNING_RATE = 0.1  # of the one update
 STATISTICS = ("mean", "variance")  # parameters that are not trained
 NAMES_FILE = "names.yaml"
+Names = dict[Literal["pt", "tf", "jax"], dict[str, str]]  # port -> name of its layer -> name of the reference's
 MOST_WAYS = 32  # assignments of branches that are tried
 
 
@@ -116,11 +118,11 @@ def read_names(path: Path, file: str, network: Network, reference: Result) -> di
 
     Raises UserError if the table of names has another form, or if there is no layer of a name.
     """
-    names = yaml.safe_load(path.read_text()) if path.exists() else {}
     try:
-        pairs: dict[str, str] = dict((names or {}).get(Path(file).stem, {}))
-    except (AttributeError, ValueError, TypeError):
-        raise UserError(f"{path}: should have lines such as `tf: {{dense_1: head}}`") from None
+        names = TypeAdapter(Names).validate_python(yaml.safe_load(path.read_text()) if path.exists() else {})
+    except (ValidationError, yaml.YAMLError):
+        raise UserError(f"{path}: should have lines such as `tf: {{dense_1: head}}`, for pt, tf or jax") from None
+    pairs = {name: other for port, of_port in names.items() if f"{port}.py" == file for name, other in of_port.items()}
     for name, has, layers in (
         *((name, file, set(network.layers)) for name in pairs),
         *((name, "the reference", {call.layer for call in reference.trace.calls}) for name in pairs.values()),

@@ -15,6 +15,8 @@ from port.run import Batch, loss_of, main, only_logits, only_made
 
 NAMES = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
 NAMES |= {"embeddings": "kernel", "depthwise_kernel": "kernel"}
+DROPOUTS = layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D
+DROPOUTS += layers.GaussianDropout, layers.AlphaDropout
 
 
 @dataclass
@@ -152,7 +154,7 @@ class Network:
         inner = {id(variable) for part in parts for variable in part.variables}
         own = [variable for variable in layer.variables if id(variable) not in inner and variable.dtype == "float64"]
         name = f"{prefix}{layer.name}"
-        if "rate" in vars(layer):  # all kinds of dropout
+        if isinstance(layer, DROPOUTS):
             layer.call = self.dropping(layer, layer.call)
         made = make_layers(layer, name, own)
         self.layers |= {of_part.name: of_part for of_part in made}
@@ -169,12 +171,12 @@ class Network:
         """Has dropout drop nothing, but tell the trace."""
         rate, layer.rate = float(layer.rate), 0
 
-        def told_call(x: Any, training: bool = False, **options: Any) -> Any:
+        def watched_call(x: Any, training: bool = False, **options: Any) -> Any:
             if training and self.trace is not None:
                 self.trace.drop(rate, np.array(x) if tells_values else None)
             return call(x, training=training, **options)
 
-        return told_call
+        return watched_call
 
     def watched(self, layer: Any, made: list[Layer], call: Callable[..., Any]) -> Callable[..., Any]:
         before_activation: list[Any] = []

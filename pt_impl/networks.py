@@ -31,7 +31,7 @@ def make_network(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
 
 
 def replace_dropout(network: nn.Module, seed: int) -> None:
-    """Has the layers of dropout draw the random numbers of common/spec."""
+    """Replaces the layers of dropout by ones that draw the random numbers of common/spec."""
     dropouts = [name for name, layer in network.named_modules() if isinstance(layer, nn.Dropout)]
     for stream, name in enumerate(dropouts):
         network.set_submodule(name, Dropout(network.get_submodule(name).p, seed, stream))

@@ -32,7 +32,7 @@ MODES = ("plain", "tuned")
 # On a machine with GPUs, only the tests about GPUs use one.
 CPU = ("--accelerator", "cpu", "--threads-per-device", 1)
 # For compare.py, where a test does not look at speeds.
-ONE_ROUND = ("--repeats", 1, "--disturbed", "keep")
+ONE_ROUND = ("--repeats", 1)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The cache holds proofs, the results of probes of this processor and the sockets of preloaded.py's servers. All
 # processes of one test run share a cache, which is removed at the end of that test run.

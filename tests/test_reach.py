@@ -18,7 +18,7 @@ def compare(folder, *options):
 
 @pytest.mark.slow
 def test_defaults_reach_97_percent_on_digits_in_lockstep(tmp_path):
-    rows = compare(tmp_path / "r", "--disturbed", "keep")
+    rows = compare(tmp_path / "r")
     assert [row["implementation"] for row in rows] == ["tf", "pt", "ptl"]
     assert all(row["status"] == "ok" and row["table"] == "1" for row in rows)
     assert all(float(row["test_accuracy"]) > 0.97 for row in rows)
@@ -33,7 +33,7 @@ def test_defaults_reach_97_percent_on_digits_in_lockstep(tmp_path):
 def test_five_rounds_take_less_than_six_minutes_and_little_is_added_to_the_runs(tmp_path):
     compare(tmp_path / "first", *ONE_ROUND)  # the second comparison reuses the proof of this one
     started = time.monotonic()
-    rows = compare(tmp_path / "r", "--repeats", 5, "--disturbed", "keep")
+    rows = compare(tmp_path / "r", "--repeats", 5)
     seconds = time.monotonic() - started
     runs = json.loads((tmp_path / "r" / "results.json").read_text())["runs"]
     starts = [datetime.fromisoformat(run["started"]) for run in runs]

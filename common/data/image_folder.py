@@ -340,10 +340,14 @@ def _reason(config: ImageFolderConfig, path: str) -> str:
 
 
 def _leave_out(path: Path, keep: NDArray[np.bool_]) -> None:
-    """Rewrites an array with only the rows of `keep`. The file changes completely or not at all."""
-    if keep.all():
-        return
+    """Rewrites an array with only the rows of `keep`. The file changes completely or not at all.
+
+    It has changed already if the program was interrupted after that.
+    """
     array = open_memmap(path, "r")
+    if len(array) == keep.sum():
+        return
+    assert len(array) == len(keep)
     with write_file_atomically(path) as temporary:
         shorter = open_memmap(temporary, "w+", array.dtype, (int(keep.sum()), *array.shape[1:]))
         np.take(array, np.flatnonzero(keep), axis=0, out=shorter, mode="clip")  # with "raise" NumPy would buffer all

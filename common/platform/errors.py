@@ -61,6 +61,9 @@ class OutOfMemoryError(RunError):
 
 def describe_signal(number: int) -> str:
     """The signal that ended a process, for messages: `signal 4 (SIGILL: an instruction that ...)`."""
-    name = signal.Signals(number).name
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
     meaning = SIGNAL_MEANINGS.get(name)
     return f"signal {number} ({name}: {meaning})" if meaning else f"signal {number} ({name})"

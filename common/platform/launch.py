@@ -93,8 +93,9 @@ class Launch:
     def _of_launcher(cls, started_by: Starter, rank: int, local_rank: int, size: int, local_size: int) -> "Launch":
         """Raises UserError unless each node has the same number of processes, with consecutive ranks."""
         if local_size == 0 or size % local_size or rank % local_size != local_rank:
+            starts = "names" if started_by == "TF_CONFIG" else "has started"
             raise UserError(
-                f"{started_by} has started {size} processes; each node needs equally many, with consecutive ranks:"
+                f"{started_by} {starts} {size} processes; each node needs equally many, with consecutive ranks:"
                 f" {EVENLY[started_by]}"
             )
         return cls(started_by, rank, local_rank, size, local_size, rank // local_size, size // local_size)
@@ -125,7 +126,7 @@ def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
         chiefs, workers = (config["cluster"].pop(kind, []) for kind in ("chief", "worker"))
         addresses = [(host, int(port)) for host, _, port in (address.rpartition(":") for address in chiefs + workers)]
         index = int(config["task"]["index"]) + {"chief": 0, "worker": len(chiefs)}[config["task"]["type"]]
-        if config["cluster"] or not 0 <= index < len(addresses):
+        if config["cluster"] or not 0 <= index < len(addresses) or not all(host for host, _ in addresses):
             raise ValueError
         return addresses, index
     except (ValueError, KeyError, TypeError, AttributeError):

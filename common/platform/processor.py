@@ -114,7 +114,9 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
         return  # importing the framework will raise the error
     machine = hashlib.sha256(repr((platform.node(), cpu_name(), sorted(cpu_flags()))).encode()).hexdigest()[:16]
     cache = user_cache() / "half-precision" / "-".join((package, version, *precisions, machine))
-    finding = cache.read_text(errors="replace").strip() if cache.exists() else None
+    finding = None
+    with suppress(OSError):  # there is none yet, or it can't be read
+        finding = cache.read_text(errors="replace").strip()
     if finding not in (WORKS, *LIMITS, CRASHES):
         if Launch.read().is_first:
             print(f"trying out {' and '.join(precisions)} on this processor, once for {package} {version}", flush=True)

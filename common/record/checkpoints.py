@@ -98,7 +98,7 @@ def _flush(path: Path) -> None:
 
 
 def _checksums(folder: Path) -> str:
-    """What belongs into the file of checksums. Raises OSError if a file can't be read."""
+    """The content of checksums.sha256. Raises OSError if a file can't be read."""
     lines = []
     for name in FILES:
         with (folder / name).open("rb") as file:
@@ -112,7 +112,8 @@ def checkpoint_dir(run_dir: Path, step: int) -> Path:
 
 def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
     """Folders of a run's checkpoints, the latest first."""
-    yield from sorted(run_dir.glob(f"{CHECKPOINTS_DIR}/step-*"), reverse=True)
+    digits = "[0-9]" * 9  # a folder of another name is the user's
+    yield from sorted(run_dir.glob(f"{CHECKPOINTS_DIR}/step-{digits}"), reverse=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:

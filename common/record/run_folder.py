@@ -3,6 +3,7 @@
 import itertools
 import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,15 +18,15 @@ from common.spec.options import TrainConfig
 def new_run_dir(name: str, base: Path = Path("runs")) -> Path:
     """Makes a new folder under `base`. Its name is the time, then `name`, then a number if needed."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    for number in itertools.count(1):
-        path = base / (f"{stamp}-{name}" if number == 1 else f"{stamp}-{name}-{number}")
-        try:
-            path.mkdir(parents=True)
-            break
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(f"no folder can be made under {base}: {error.strerror}") from None
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            path = base / (f"{stamp}-{name}" if number == 1 else f"{stamp}-{name}-{number}")
+            with suppress(FileExistsError):
+                path.mkdir()
+                break
+    except OSError as error:
+        raise UserError(f"no folder can be made under {base}: {error.strerror}") from None
     return path
 
 

@@ -6,7 +6,6 @@ layout (layers.py).
 
 import importlib
 import importlib.util
-import pkgutil
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -24,10 +23,10 @@ Weights = Arrays  # canonical name -> array of floats
 
 
 FOLDERS = {
-    name: f"networks.{folder.name}"
-    for folder in pkgutil.iter_modules([str(REPOSITORY / "networks")])
-    for name in importlib.import_module(f"networks.{folder.name}.spec").NETWORKS
-}  # --model -> its folder; relatives share one
+    name: f"networks.{path.parent.name}"
+    for path in sorted(REPOSITORY.glob("networks/*/spec.py"))
+    for name in importlib.import_module(f"networks.{path.parent.name}.spec").NETWORKS
+}  # --model -> its folder, which variants of a network share
 
 
 def layers_of(model: str) -> tuple[Layer, ...]:
@@ -64,11 +63,10 @@ class NetworkSpec:
         """Raises UserError where the images are too small for the network."""
         layers, trace = layers_of(name), Trace(num_classes)
         trace.follow(layers, image_shape)
-        normalised = any(not parameter.trainable for parameter in trace.parameters)
         # Each normalised channel needs more than one value, even for a single image.
-        least = 2 if normalised else 1
+        normalised = {one.name.removesuffix(".mean") for one in trace.parameters if one.kind == "mean"}
         for layer, shape in trace.activations.items():
-            if len(shape) == 3 and (min(shape[:2]) < 1 or shape[0] * shape[1] < least):
+            if len(shape) == 3 and (min(shape[:2]) < 1 or (layer in normalised and shape[0] * shape[1] < 2)):
                 height, width, _ = image_shape
                 left = "nothing" if min(shape[:2]) < 1 else "a single pixel, which can't be normalised,"
                 raise UserError(
@@ -91,8 +89,8 @@ class NetworkSpec:
         module = f"{FOLDERS[self.name]}.{framework}"
         if importlib.util.find_spec(module) is None:
             raise UserError(f"--model {self.name}: there is no {module.replace('.', '/')}.py")
-        size = re.search(r"\d+$", self.name)  # of one of several relatives: `resnet18`
-        options = {"size": int(size[0])} if size else {}
+        size = re.search(r"\d+$", self.name)  # of one of several variants: `resnet18`
+        options = {"size": int(size[0])} if size and list(FOLDERS.values()).count(FOLDERS[self.name]) > 1 else {}
         return importlib.import_module(module).make_network(self.image_shape, self.num_classes, **options)
 
     @property

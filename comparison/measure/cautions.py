@@ -1,5 +1,6 @@
 """The ten warnings that change what a reader of the tables would do; docs/comparison.md lists them."""
 
+import statistics
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -110,14 +111,13 @@ def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame, options: CompareConfig) 
     loads = runs["run"].map(_most_load)
     worst = runs.iloc[int(loads.argmax())]
     again = (rounds.index.get_level_values("round") > options.repeats).sum()
-    if options.disturbed == "keep":
-        follows = "they still count, because of --disturbed keep"
-    elif not disturbed:
+    left = len(rounds) - disturbed
+    if not disturbed:
         follows = "they are left out"
-    elif left := len(rounds) - disturbed:
-        follows = f"they are left out: speeds and ratios are from the other {left}"
+    elif runs["busy"].any():
+        follows = f"speeds marked with * are those of a busy machine; {QUIETER}"
     else:
-        follows = f"no speed was measured: {QUIETER}"
+        follows = f"they are left out: speeds and ratios are from the other {left}"
     what = f"{disturbed_turns} of {len(turns)} turns were"
     if disturbed:
         what = f"{disturbed} of {len(rounds)} rounds {'was' if disturbed == 1 else 'were'}"
@@ -136,13 +136,20 @@ def _most_load(run: Run) -> float:
     return other_load(run) or 0.0
 
 
-def why_not_measured(rows: Sequence[Row]) -> str | None:
-    """`other programs used 97% of the cores`, if others have disturbed all rounds of these rows; else None."""
+def _typical_load(run: Run) -> float:
+    """The share of the cores that others used, in the median of the disturbed turns or, with too few turns, in all."""
+    if len(run.turns) >= MIN_CYCLES:
+        return statistics.median(turn.other_load or 0.0 for turn in run.turns if turn not in run.quiet_turns)
+    return other_load(run) or 0.0
+
+
+def busy_machine(rows: Sequence[Row]) -> str | None:
+    """`other programs used 97% of the cores`, if they have disturbed all rounds of these rows; else None."""
     runs = pd.concat([row.runs for row in rows]) if rows else pd.DataFrame()
-    if not len(runs) or not runs["disturbed"].any() or not runs["left_out"].all():
+    if not len(runs) or not runs["busy"].all():
         return None
-    loads = runs.loc[runs["disturbed"], "run"].map(lambda run: other_load(run) or 0.0)
-    return f"other programs used {loads.median():{SHARE}} of the cores; {QUIETER}"
+    loads = runs.loc[runs["disturbed"], "run"].map(_typical_load)
+    return f"other programs used {loads.median():{SHARE}} of the cores"
 
 
 def _in_no_speed(row: Row, who: str) -> Iterator[str]:
@@ -152,7 +159,7 @@ def _in_no_speed(row: Row, who: str) -> Iterator[str]:
             f"{who}: {row.share_off_the_clock:{SHARE}} of the time of its epochs is in neither training nor"
             " evaluation, and not in any speed; if that is training work, this row's images/s are too high"
         )
-    if (row.stalled or 0.0) > MOST_OFF_THE_CLOCK:
+    if (row.stalled or 0.0) > MOST_OFF_THE_CLOCK and not row.runs["busy"].any():
         yield (
             f"{who}: stalls take {row.stalled:{SHARE}} of its turns' time, and are not in any speed: some turns last"
             " much longer than usual, though no other program was seen; --turns never measures the speed with stalls"

@@ -58,9 +58,8 @@ class Comparison:
         # In the order of the rows: the reference is the row that was asked for first, even if another one ran first.
         runs = sorted(ended, key=lambda run: names.index(run.record.name))
         numbers, apart = _number_tables(ended, runs)
-        keep = options.disturbed == "keep"
-        lines = lines_of_runs(folder, runs, numbers, keep)
-        turns = lines_of_turns(lines, keep)
+        lines = lines_of_runs(folder, runs, numbers)
+        turns = lines_of_turns(lines)
         self.tables = make_tables(folder, options, lines, turns)
         self.lines = lines.sort_values("started", kind="stable", ignore_index=True)
         for table in self.tables:
@@ -141,7 +140,7 @@ def further_rounds(
 
     There are such rounds instead of disturbed ones, at the end, when the disturbance may be over, and with
     --ratio-within until the intervals are narrow enough. Rounds that have been made are returned even if the options
-    no longer ask for them, as with another --disturbed.
+    no longer ask for them.
 
     Args:
       read: returns the run of a job, or None if it has not ended.
@@ -151,7 +150,6 @@ def further_rounds(
     first = first_rounds(options)
     in_turns = options.turns == "auto" and len(contenders(options)) > 1
     has_ratio = in_turns or options.repeats * len(options.seeds) >= MIN_ROUNDS
-    retakes = options.disturbed == "retake" and has_ratio
     for variant in variants:
         for seed in options.seeds:
             disturbed: list[bool] = []
@@ -161,7 +159,7 @@ def further_rounds(
                 jobs = jobs_of_round(options, variant, seed, len(disturbed) + 1)
                 of_round = [run for job in jobs if (run := read(job))]
                 of_seed += of_round
-                disturbed.append(retakes and any(map(is_round_disturbed, of_round)))
+                disturbed.append(has_ratio and any(map(is_round_disturbed, of_round)))
                 if len(disturbed) > first:
                     runs += of_round
                     missing += [job for job in jobs if due and read(job) is None]
@@ -177,9 +175,8 @@ def _is_narrow(options: CompareConfig, runs: Sequence[Run]) -> bool:
         return False
     names = [contender.name for contender in contenders(options)]
     in_order = sorted(runs, key=lambda run: names.index(run.record.name))
-    keep = options.disturbed == "keep"
-    lines = lines_of_runs(Path("/"), in_order, [1] * len(runs), keep)
-    (table,) = make_tables(Path("/"), options, lines, lines_of_turns(lines, keep))
+    lines = lines_of_runs(Path("/"), in_order, [1] * len(runs))
+    (table,) = make_tables(Path("/"), options, lines, lines_of_turns(lines))
     first, *others = table.rows
     ratios = [speed_ratio(first, other) for other in others if len(other.runs)]
     return len(first.runs) > 0 and all(ratio is not None and ratio.is_within(share) for ratio in ratios)

@@ -64,7 +64,7 @@ OF_THE_RESULT = (
 )
 
 
-def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep_disturbed: bool) -> pd.DataFrame:
+def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int]) -> pd.DataFrame:
     """A line for each run, with what rows are computed from: OF_THE_RECORD, OF_THE_RESULT, and
 
     run (the `Run`), run_dir (relative to `folder`, which is the comparison's), name and title (of its row), variant;
@@ -72,7 +72,8 @@ def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep
     speed: images per second in usual turns;
     whole: whether its times are those of a whole training;
     disturbed: whether other programs may have slowed its training down;
-    left_out: whether its times do not count, since a run of its round was disturbed, unless these are kept.
+    left_out: whether its times do not count, since a run of its round was disturbed;
+    busy: whether they count all the same, since this holds for all rounds of its table.
     """
     frame = pd.DataFrame(
         {
@@ -92,23 +93,24 @@ def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int], keep
     words: list[str] = frame.select_dtypes("str").columns.tolist()
     frame = frame.astype(dict.fromkeys(words, object)).copy()  # with few types, slices are fast
     of_round = frame.groupby(["table", "seed", "round"])["disturbed"].transform("any")
-    return frame.assign(left_out=of_round & (not keep_disturbed))
+    busy = of_round.groupby(frame["table"]).transform("all")
+    return frame.assign(left_out=of_round & ~busy, busy=busy)
 
 
-def lines_of_turns(runs: pd.DataFrame, keep_disturbed: bool) -> pd.DataFrame:
+def lines_of_turns(runs: pd.DataFrame) -> pd.DataFrame:
     """A line for each turn, with what ratios are computed from. `runs`: see `lines_of_runs`.
 
     `epochs_begun` is the number of epochs whose first step is in the turn. `counts` says whether the turn counts:
-    neither it nor its round was disturbed.
+    neither it nor its round was disturbed, or all rounds were.
     """
     turns = [(run, turn) for run in runs["run"] for turn in run.turns]
-    columns = ["run_dir", "name", "table", *ROUND, "whole", "left_out"]
+    columns = ["run_dir", "name", "table", *ROUND, "whole", "left_out", "busy"]
     frame = runs.loc[runs.index.repeat([len(run.turns) for run in runs["run"]]), columns].reset_index(drop=True)
     for name in ("cycle", "images", "seconds", "ended", "other_load", "images_per_second"):
         frame[name] = pd.Series([getattr(turn, name) for _, turn in turns], dtype=float)
     frame["epochs_begun"] = [turn.epochs_begun(run.result.plan.steps_per_epoch) for run, turn in turns]
     frame["quiet"] = pd.Series([bool(quiet([turn])) for _, turn in turns], dtype=bool)
-    frame["counts"] = ~frame["left_out"] & (frame["quiet"] | keep_disturbed)
+    frame["counts"] = ~frame["left_out"] & (frame["quiet"] | frame["busy"])
     return frame
 
 

@@ -1,9 +1,8 @@
-"""Rounds that other programs have disturbed: they are left out of speeds and ratios; and when to stop.
+"""Rounds that other programs have disturbed: they are left out of speeds and ratios if others are not; when to stop.
 
 docs/comparison.md describes the rules, and tests/comparison/test_jobs.py tests them.
 """
 
-import math
 from collections.abc import Sequence
 
 from comparison.plan.options import FIRST_ROUNDS
@@ -15,7 +14,7 @@ LEAST_QUIET = 0.25  # of a run's turns; where fewer are undisturbed, these may b
 
 
 def is_round_due(disturbed: Sequence[bool], repeats: int, narrow: bool = False) -> bool:
-    """Whether to make one more round; at most half the number that was asked for, rounded up, are added.
+    """Whether to make one more round; at most half the number that was asked for, rounded down, are added.
 
     Args:
       disturbed: whether each round so far was disturbed.
@@ -24,7 +23,7 @@ def is_round_due(disturbed: Sequence[bool], repeats: int, narrow: bool = False) 
     """
     quiet = disturbed.count(False)
     enough = FIRST_ROUNDS if narrow else repeats
-    return quiet < enough and len(disturbed) < repeats + math.ceil(repeats / 2)
+    return quiet < enough and len(disturbed) < repeats + repeats // 2
 
 
 def is_round_disturbed(run: Run) -> bool:

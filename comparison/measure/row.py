@@ -85,8 +85,10 @@ class Row(ProvedRow):
 
     @property
     def label(self) -> str:
-        """`PyTorch`; `PyTorch: failed`."""
-        return self.title if self.is_comparable else f"{self.title}: {self.status}"
+        """`PyTorch`; `PyTorch: failed`; `PyTorch *` if its speed is that of a busy machine."""
+        if not self.is_comparable:
+            return f"{self.title}: {self.status}"
+        return f"{self.title} *" if self.runs["busy"].any() else self.title
 
     @property
     def is_comparable(self) -> bool:
@@ -210,7 +212,7 @@ class Row(ProvedRow):
 
     @column("\nimages/s", MAIN, SWEEP_SPEED, DECISION, form=rate, best="fastest")
     def images_per_second(self) -> float | None:
-        """Training images per second in usual turns: the median over the runs of undisturbed rounds."""
+        """Training images per second in usual turns: the median over the runs of undisturbed rounds, if there are."""
         return _median(self.speeds)
 
     images_per_second_min = stored("Lowest value of the same runs.", lambda row: _known(row.speeds.min()))

@@ -138,13 +138,6 @@ class CompareConfig(TrainingOptions):
         description="run rounds until the ends of each ratio's 95 % interval are within this share of it, such as 3%:"
         f" at least {FIRST_ROUNDS}, at most --repeats, which must be larger; unset: exactly --repeats",
     )
-    disturbed: Literal["retake", "keep"] = option(
-        "reading",
-        "retake",
-        description="what to do with rounds in which other programs kept the machine busy; retake: leave them out of"
-        " speeds and ratios and run new ones, at most half as many as --repeats; keep:"
-        " count them",
-    )
     seeds: list[Seed] = option(
         "repeating",
         [0],

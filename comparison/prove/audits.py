@@ -210,7 +210,7 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
 
 def is_audited(run_dir: Path) -> bool:
     """Whether the audits of a run are complete; not if they, or the run, were interrupted."""
-    return (run_dir / AUDITS_FILE).exists()
+    return read_audits(run_dir) is not None
 
 
 def steps_around_skipped(run_dirs: Iterable[Path]) -> set[int]:

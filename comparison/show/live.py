@@ -94,7 +94,7 @@ class LiveView:
         self._bars.stop_task(task)
         state = "done" if run.record.failure is None else f"failed: {run.record.failure}"
         # Many finished runs would fill the screen and hide the current one.
-        self._bars.update(task, state=state, visible=self._total <= 4)
+        self._bars.update(task, state=state, visible=self._total <= 4 or run.record.failure is not None)
         self._bars.update(self._whole, completed=self._done)
         self._plain(job, f"{state} after {run.own_seconds:.1f} s")
         self._tell_time_left(over)

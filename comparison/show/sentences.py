@@ -14,7 +14,7 @@ from common.spec.optimizers import RULES
 from common.spec.options import MODES, TrainConfig, neutral_option_values, options_of_kind
 from common.spec.schedules import SCHEDULES
 from comparison.measure.accuracies import accuracies_differ_clearly
-from comparison.measure.cautions import why_not_measured
+from comparison.measure.cautions import busy_machine
 from comparison.measure.columns import Column
 from comparison.measure.comparison import Comparison
 from comparison.measure.frames import ROUND
@@ -152,16 +152,15 @@ def learning_conclusions(table: Table) -> list[str]:
 
 
 def speed_conclusions(table: Table) -> list[str]:
-    """Which row is the fastest, in all modes and in each; what the next mode gains; why a speed was not measured."""
+    """Which row is the fastest, in all modes and in each; what the next mode gains; on a busy machine, that it is."""
     good = [row for row in table.rows if row.is_comparable and row.images_per_second]
-    lines: list[str] = []
-    unmeasured = [row for row in table.finished if not row.images_per_second]
-    if why := why_not_measured(unmeasured):
-        lines.append(f"{', '.join(row.title for row in unmeasured)}: speed not measured: {why}")
-    lines += _fastest_of_all(good)
+    lines = [*_fastest_of_all(good)]
     for mode in MODES:
         lines += _fastest([row for row in good if row.mode == mode])
-    return lines + [sentence for row in good for other in good if (sentence := _gain(row, other))]
+    lines += [sentence for row in good for other in good if (sentence := _gain(row, other))]
+    if lines and (busy := busy_machine(good)):
+        lines.append(f"on a busy machine: {busy} in every round")
+    return lines
 
 
 def proof_conclusions(table: Table) -> list[str]:
@@ -350,9 +349,7 @@ def _why_no_ratio(rows: Sequence[Row]) -> str | None:
     if any(row.ratio_max is not None for row in others):
         return None
     if not others:
-        return None if reference.images_per_second else why_not_measured([reference])
-    if why := why_not_measured(rows):
-        return why
+        return None
     if all(row.status in (*DIFFERENT, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
     if any(have_turns(paired_turns(reference, row)) for row in others):
@@ -371,6 +368,8 @@ def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     if why:
         return f"Speed is not measured: {why}. Accuracy: {of_seeds}."
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
+    if busy := busy_machine(rows):
+        return f"Not very: {busy} in every round ({rounds}); {of_seeds}."
     pairs = sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio_max is not None)))
     if not pairs and counting < MIN_ROUNDS:
         return f"Not very: {rounds} of paired runs; {of_seeds}. Ratios need {MIN_ROUNDS} undisturbed rounds."
@@ -394,6 +393,8 @@ def _next_step(comparison: Comparison, rows: Sequence[Row], why: str | None) -> 
         return "Remove that cause, and begin a new comparison."
     reference, *others = rows
     enough = 2 if any(have_turns(paired_turns(reference, row)) for row in others) else MIN_ROUNDS
+    if busy_machine(rows):
+        return f"On a quieter machine, {again} runs more rounds; {DIR}."
     if others and _num_rounds(rows) < enough:
         return f"{again} runs more rounds; {DIR}."
     if any(row.verdict == "no difference shown" for row in rows):

@@ -1,4 +1,7 @@
-"""Residual networks in Keras, with torchvision's names: an underscore stands for each dot, which Keras refuses."""
+"""Residual networks in Keras, with torchvision's names.
+
+An underscore stands for each dot, which Keras on PyTorch refuses.
+"""
 
 import keras
 from keras import layers

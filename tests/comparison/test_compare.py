@@ -29,7 +29,6 @@ from common.record.results import read_result, read_step_losses
 
 FEW_STEPS = ("--epochs", 2, "--train-size", 500, "--batch-size", 20)
 SHORT = (*FEW_STEPS, "--repeats", 1, "--mode", "plain")
-KEEP = ("--disturbed", "keep")  # a ratio is measured beside other load, too
 
 
 def run_dir(output, name, number=1):
@@ -48,7 +47,7 @@ def statuses(rows):
 
 
 def test_rows_share_a_table_that_is_written_in_three_forms(project, tmp_path):
-    text, rows = compare(project, tmp_path / "r", "one", "two", options=(*SHORT, *KEEP))
+    text, rows = compare(project, tmp_path / "r", "one", "two", options=SHORT)
     assert statuses(rows) == {"one": "ok", "two": "ok"} and {row["table"] for row in rows} == {"1"}
     assert float(rows[1]["ratio_low"]) < float(rows[1]["ratio"]) < float(rows[1]["ratio_high"])
     assert int(rows[0]["num_turns"]) == int(rows[1]["num_turns"]) >= 10
@@ -70,9 +69,7 @@ def test_a_different_training_gets_no_ratio_and_says_where_it_parts(project, tmp
 
 
 def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_path):
-    text, rows = compare(
-        project, tmp_path / "r", "crash", "one", "illegal", "alias", "two", expect=1, options=(*SHORT, *KEEP)
-    )
+    text, rows = compare(project, tmp_path / "r", "crash", "one", "illegal", "alias", "two", expect=1, options=SHORT)
     failed = dict.fromkeys(("crash", "illegal", "alias"), "failed")
     assert statuses(rows) == {**failed, "one": "ok", "two": "ok"}
     assert "exit status 1" in rows[0]["note"] and "the reason of the crash" in text
@@ -197,10 +194,6 @@ def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
     assert text.count(notice) == 1 and text.index(notice) < text.index(": done")
     assert "other programs kept the machine busy: making 1 more round" in text
     assert [(row["num_runs"], row["num_rounds"], row["num_disturbed"]) for row in rows] == [("4", "3", "1")] * 2
-    command = (sys.executable, "compare.py", "--report-only", tmp_path / "r")
-    for disturbed, rounds in (("keep", "4"), ("retake", "3")):
-        run(*command, "--disturbed", disturbed, cwd=project)
-        assert [row["num_rounds"] for row in read_csv(tmp_path / "r" / "results.csv")] == [rounds] * 2
 
 
 @pytest.mark.slow

@@ -154,7 +154,8 @@ def test_what_a_user_should_know_is_said_before_the_runs(tmp_path, options, mode
     ("disturbed", "options", "rounds"),
     [
         ([], {"repeats": 3}, 3),
-        (range(1, 20), {"repeats": 5}, 8),  # at most half as many extra rounds as requested, rounded up
+        (range(1, 20), {"repeats": 5}, 7),  # at most half as many extra rounds as requested, rounded down
+        ([1], {"repeats": 1}, 1),
         ([], {"repeats": 10, "ratio_within": 0.2}, 3),  # as soon as the interval is narrow, but not before the third
         ([2], {"repeats": 10, "ratio_within": 0.2}, 4),
         ([], {"repeats": 10, "ratio_within": 0.001}, 10),
