@@ -196,7 +196,7 @@ def all_disturbed(job):
 TRUST = [
     (in_turns, 2, "2 rounds, with 72 pairs of turns, on one machine; one seed, so accuracy has no spread. The", ""),
     (in_turns, 1, "1 round, with 36 pairs of turns, on one machine", "python compare.py --resume DIR --repeats 5"),
-    (all_disturbed, 1, "Not very: other programs used 60% of the cores in every round", "On a quieter machine, python"),
+    (all_disturbed, 1, "Not very: other programs used 80% of the cores in every round", "On a quieter machine, python"),
     (lambda job: MadeUp(speed=None), 1, "Speed is not measured: training is too short to measure a speed", ""),
     (lambda job: MadeUp(proof_factor=1.0 + (job.name == "pt")), 1, "Speed is not measured: no other row is proved", ""),
 ]
