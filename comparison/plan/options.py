@@ -81,14 +81,11 @@ class CompareConfig(TrainingOptions):
     }
 
     implementations: Annotated[list[ImplementationName], BeforeValidator(_short_names)] = option(
-        "rows",
-        ["tf", "pt", "ptl"],
-        shown="first",
-        min_length=1,
-        description="which to run: tensorflow, keras, pytorch, lightning, jax, or tf, pt, ptl for short (NAME stands"
-        " for the folder NAME_impl); the first is the reference: the others must train identically, and ratios are"
-        " relative to its speed",
+        "rows", ["tf", "pt", "ptl"], shown="first", min_length=1
     )
+    """which to run: tensorflow, keras, pytorch, lightning, jax, or tf, pt, ptl for short (NAME stands for the
+    folder NAME_impl); the first is the reference: the others must train identically, and ratios are relative to
+    its speed"""
     mode: list[Mode] = option(
         "rows",
         [],
@@ -96,94 +93,52 @@ class CompareConfig(TrainingOptions):
         description=f"{ABOUT_MODE}; each mode has its own row; unset: tutorial and plain, or plain alone where the"
         " tutorials' programs can't run or would train differently",
     )
-    python: list[str] = option(
-        "run", [], description="interpreters, as NAME=PATH, for implementations that live in another environment"
-    )
-    output_dir: Path | None = option(
-        "folder", None, description="folder for all results; unset: a new one under results/"
-    )
-    timeout: float = option("run", 3600.0, gt=0, le=10**8, description="seconds that one run may take")
-    turns: Literal["auto", "never"] = option(
-        "run",
-        "auto",
-        description="auto: the programs of a round stay loaded and take turns to train, a tenth of a second each, so"
-        " that what slows the machine down cancels in their ratios; never: one whole run after the other",
-    )
+    python: list[str] = option("run", [])
+    """interpreters, as NAME=PATH, for implementations that live in another environment"""
+    output_dir: Path | None = option("folder", None)
+    """folder for all results; unset: a new one under results/"""
+    timeout: float = option("run", 3600.0, gt=0, le=10**8)
+    """seconds that one run may take"""
+    turns: Literal["auto", "never"] = option("run", "auto")
+    """auto: the programs of a round stay loaded and take turns to train, a tenth of a second each, so that what
+    slows the machine down cancels in their ratios; never: one whole run after the other"""
 
-    verify: Literal["auto", "never"] = option(
-        "run",
-        "auto",
-        description="auto: prove with the first steps in 64-bit precision that all rows train identically, once for"
-        " each configuration and version of the code; never: skip the proof",
-    )
+    verify: Literal["auto", "never"] = option("run", "auto")
+    """auto: prove with the first steps in 64-bit precision that all rows train identically, once for each
+    configuration and version of the code; never: skip the proof"""
 
-    check_learning: bool = option(
-        "run",
-        False,
-        description="also check that each row learns: first that it can memorise a few training images, in a separate"
-        " run; then, from the losses on training and test images, whether it under- or overfits",
-    )
+    check_learning: bool = option("run", False)
+    """also check that each row learns: first that it can memorise a few training images, in a separate run;
+    then, from the losses on training and test images, whether it under- or overfits"""
 
-    repeats: int = option(
-        "repeating",
-        3,
-        shown="first",
-        gt=0,
-        le=10**4,
-        description="rounds; each runs every implementation once in each mode, in rotating order, for every seed",
-    )
+    repeats: int = option("repeating", 3, shown="first", gt=0, le=10**4)
+    """rounds; each runs every implementation once in each mode, in rotating order, for every seed"""
     ratio_within: Percent | None = option(
         "repeating",
         None,
         description="run rounds until the ends of each ratio's 95 % interval are within this share of it, such as 3%:"
         f" at least {FIRST_ROUNDS}, at most --repeats, which must be larger; unset: exactly --repeats",
     )
-    seeds: list[Seed] = option(
-        "repeating",
-        [0],
-        min_length=1,
-        description="seeds of initial weights, example order, dropout, augmentation and synthetic data; several show"
-        " the spread of accuracy",
-    )
-    resume: Path | None = option(
-        "folder",
-        None,
-        shown="first",
-        description="folder of an earlier comparison to continue: do missing runs, and more rounds with a"
-        " larger --repeats",
-    )
+    seeds: list[Seed] = option("repeating", [0], min_length=1)
+    """seeds of initial weights, example order, dropout, augmentation and synthetic data; several show the spread
+    of accuracy"""
+    resume: Path | None = option("folder", None, shown="first")
+    """folder of an earlier comparison to continue: do missing runs, and more rounds with a larger --repeats"""
 
-    sweep: list[str] = option(
-        "study",
-        [],
-        shown="first",
-        description="values to compare, as OPTION=VALUE,VALUE,..., for an option of data, model, training or machine,"
-        " such as batch-size or devices; several sweeps are combined with each other",
-    )
-    scaling: Literal["strong", "weak", "both"] = option(
-        "study",
-        "both",
-        description="in a sweep of devices or num-nodes: strong keeps the global batch size, weak multiplies it by the"
-        " devices on all nodes",
-    )
-    sweep_learning_rate: list[Literal["keep", "linear"] | Rate] = option(
-        "study",
-        ["keep"],
-        min_length=1,
-        description="the learning rate where a sweep changes the batch size: kept, scaled with it, or the best of"
-        " several, such as 0.02 0.05 0.1, for each batch size",
-    )
+    sweep: list[str] = option("study", [], shown="first")
+    """values to compare, as OPTION=VALUE,VALUE,..., for an option of data, model, training or machine, such as
+    batch-size or devices; several sweeps are combined with each other"""
+    scaling: Literal["strong", "weak", "both"] = option("study", "both")
+    """in a sweep of devices or num-nodes: strong keeps the global batch size, weak multiplies it by the devices
+    on all nodes"""
+    sweep_learning_rate: list[Literal["keep", "linear"] | Rate] = option("study", ["keep"], min_length=1)
+    """the learning rate where a sweep changes the batch size: kept, scaled with it, or the best of several, such
+    as 0.02 0.05 0.1, for each batch size"""
 
-    target_accuracy: float | None = option(
-        "reading",
-        None,
-        gt=0,
-        le=1,
-        description="also report when the test accuracy first reached this share, such as 0.99: epochs, steps, seconds",
-    )
-    report_only: Path | None = option(
-        "folder", None, description="folder of a comparison: run nothing, only regenerate its tables and report"
-    )
+    target_accuracy: float | None = option("reading", None, gt=0, le=1)
+    """also report when the test accuracy first reached this share, such as 0.99: epochs, steps, seconds"""
+    report_only: Path | None = option("folder", None)
+    """folder of a comparison: run nothing, only regenerate its tables and report"""
 
     @model_validator(mode="after")
     def _compares(self) -> Self:
