@@ -16,8 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from common.platform.errors import UserError
-
 Array = NDArray[Any]
 Weights = dict[str, Array]  # kind of a parameter, such as "kernel" -> canonical array
 # Relative difference. Rounding in 64 bits stays far below. So do parts that frameworks compute in 32 bits whatever the
@@ -188,10 +186,6 @@ class Trace:
             return self.settled[number]
         theirs = self.reference.calls
         if name := self.names.get(call.layer):
-            unlike = next((other for other in theirs if other.layer == name and not other.is_like(call)), None)
-            if unlike:
-                here, there = (f"{layer.layer} is {layer.kind} with {layer.shapes}" for layer in (call, unlike))
-                raise UserError(f"names.yaml: {here}, {there}")
             return next((n for n, other in self._free() if other.layer == name), None)
         for earlier, paired in self.pairs.items():
             if self.calls[earlier].layer == call.layer:  # a layer that is used again has one counterpart

@@ -116,7 +116,7 @@ def main(make: Callable[[ModuleType, Batch], Network], file: str) -> None:
 def read_names(path: Path, file: str, network: Network, reference: Result) -> dict[str, str]:
     """The layers of `file` that the user has paired with the reference's; most folders pair none.
 
-    Raises UserError if the table of names has another form, or if there is no layer of a name.
+    Raises UserError if the table has another form, if there is no layer of a name, or if two layers are unlike.
     """
     try:
         names = TypeAdapter(Names).validate_python(yaml.safe_load(path.read_text()) if path.exists() else {})
@@ -129,6 +129,11 @@ def read_names(path: Path, file: str, network: Network, reference: Result) -> di
     ):
         if name not in layers:
             raise UserError(f"{path}: {has} has no layer {name}, only {', '.join(sorted(layers))}")
+    for name, other in pairs.items():
+        layer, call = network.layers[name], next(call for call in reference.trace.calls if call.layer == other)
+        shapes = {kind: array.shape for kind, array in layer.get().items()}
+        if layer.kind != call.kind or shapes.get("kernel", shapes) != call.shapes.get("kernel", call.shapes):
+            raise UserError(f"{path}: {name} is {layer.kind} with {shapes}, {other} {call.kind} with {call.shapes}")
     return pairs
 
 
