@@ -34,31 +34,54 @@ def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = N
     network: keras.Model = spec.make_in("tf")
     keras.config.set_floatx(usual)
     if spec.drops:
-        network = with_visits(network, config.seed)
+        return with_visits(network, config.seed)
     return with_own_layers(network, total if config.sync_batchnorm else None)
 
 
 def with_own_layers(network: keras.Model, total: Total | None) -> keras.Model:
     """The network with layers from below where Keras's compute something else."""
-
-    def replacement(layer: keras.Layer) -> keras.Layer | None:
-        options = {"name": layer.name, "dtype": layer.dtype_policy}
-        match layer:
-            case layers.BatchNormalization():
-                return BatchNormalization(total, layer.momentum, layer.epsilon, **options)
-            case layers.Dense() if BACKEND == "torch":
-                return TorchDense(layer.units, layer.activation, **options)
-            case layers.GlobalAveragePooling2D() if BACKEND != "tensorflow":
-                return DividedSum(**options)
-        return None
-
-    if not any(map(replacement, network.layers)):
+    if not any(replacement(layer, total) for layer in network.layers):
         return network
+    return keras.models.clone_model(network, clone_function=lambda layer: replacement(layer, total) or copy_of(layer))
 
-    def clone(layer: keras.Layer) -> keras.Layer:
-        return replacement(layer) or layer.from_config(layer.get_config())
 
-    return keras.models.clone_model(network, clone_function=clone)
+def replacement(layer: keras.Layer, total: Total | None = None) -> keras.Layer | None:
+    """A layer from below to use instead of this one; None to use Keras's."""
+    options = {"name": layer.name, "dtype": layer.dtype_policy}
+    match layer:
+        case layers.BatchNormalization():
+            return BatchNormalization(total, layer.momentum, layer.epsilon, **options)
+        case layers.Dense() if BACKEND == "torch":
+            return TorchDense(layer.units, layer.activation, **options)
+        case layers.GlobalAveragePooling2D() if BACKEND != "tensorflow":
+            return DividedSum(**options)
+    return None
+
+
+def copy_of(layer: keras.Layer) -> keras.Layer:
+    """A new layer like this one, with weights of its own.
+
+    Not from the layer's configuration: to write it, Keras imports TensorFlow wherever that is installed.
+    """
+    options = {"name": layer.name, "dtype": layer.dtype_policy}
+    match layer:
+        case layers.Conv2D():
+            more = {"dilation_rate": layer.dilation_rate, "groups": layer.groups, "use_bias": layer.use_bias}
+            size = layer.filters, layer.kernel_size, layer.strides, layer.padding
+            return layers.Conv2D(*size, activation=layer.activation, **more, **options)
+        case layers.Dense():
+            return layers.Dense(layer.units, layer.activation, layer.use_bias, **options)
+        case layers.MaxPooling2D():
+            return layers.MaxPooling2D(layer.pool_size, layer.strides, layer.padding, **options)
+        case layers.ZeroPadding2D():
+            return layers.ZeroPadding2D(layer.padding, **options)
+        case layers.Activation():
+            return layers.Activation(layer.activation, **options)
+        case layers.ReLU():
+            return layers.ReLU(layer.max_value, layer.negative_slope, layer.threshold, **options)
+        case layers.Flatten() | layers.Add() | layers.GlobalAveragePooling2D():
+            return type(layer)(**options)
+    raise NotImplementedError(f"{type(layer).__name__} can't be copied yet")
 
 
 def cross_entropy(labels: Any, logits: Any, smoothing: float) -> Any:
@@ -100,7 +123,7 @@ def with_visits(network: keras.Sequential, seed: int) -> keras.Model:
             x = Dropout(layer.rate, seed, stream, name=layer.name)(x, visits)
             stream += 1
         else:
-            x = layer.from_config(layer.get_config())(x)
+            x = (replacement(layer) or copy_of(layer))(x)
     return keras.Model((images, visits), x)
 
 
