@@ -99,17 +99,18 @@ def make_network(spec: NetworkSpec, config: TrainConfig, max_pool: Pool | None =
                 return BatchNorm(node.num_features, node.momentum, node.epsilon, config, dtype, compute_dtype)
         return node
 
+    def zeros(array: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.zeros(array.shape, dtype if jnp.issubdtype(array.dtype, jnp.floating) else array.dtype)
+
     # Nothing is computed for weights that are replaced.
     graph, state = nnx.split(nnx.eval_shape(lambda: spec.make_in("jax")))
-    layers = nnx.merge(graph, jax.tree.map(lambda array: jnp.zeros(array.shape, array.dtype), state))
+    layers = nnx.merge(graph, jax.tree.map(zeros, state))
     layers = nnx.recursive_map(replaced, layers)
     for _, module in nnx.iter_modules(layers):
         if isinstance(module, nnx.Conv | nnx.Linear):
             module.dtype, module.param_dtype = compute_dtype, dtype
         for name, value in vars(module).items():
-            if isinstance(value, nnx.Param):
-                value.set_value(value[...].astype(dtype))
-            elif max_pool and isinstance(value, partial) and value.keywords == POOL_2X2:
+            if max_pool and isinstance(value, partial) and value.keywords == POOL_2X2:
                 setattr(module, name, max_pool)
     return Network(layers)
 

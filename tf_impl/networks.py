@@ -40,9 +40,10 @@ def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = N
 
 def with_own_layers(network: keras.Model, total: Total | None) -> keras.Model:
     """The network with layers from below where Keras's compute something else."""
-    if not any(replacement(layer, total) for layer in network.layers):
+    own = {layer.name: new for layer in network.layers if (new := replacement(layer, total))}
+    if not own:
         return network
-    return keras.models.clone_model(network, clone_function=lambda layer: replacement(layer, total) or copy_of(layer))
+    return keras.models.clone_model(network, clone_function=lambda layer: own.get(layer.name) or copy_of(layer))
 
 
 def replacement(layer: keras.Layer, total: Total | None = None) -> keras.Layer | None:
@@ -59,29 +60,11 @@ def replacement(layer: keras.Layer, total: Total | None = None) -> keras.Layer |
 
 
 def copy_of(layer: keras.Layer) -> keras.Layer:
-    """A new layer like this one, with weights of its own.
+    """A new layer like this one: it is a part of one network only, so its output can be asked for.
 
-    Not from the layer's configuration: to write it, Keras imports TensorFlow wherever that is installed.
+    On other backends the layer itself: nothing asks there, and to write a configuration Keras would import TensorFlow.
     """
-    options = {"name": layer.name, "dtype": layer.dtype_policy}
-    match layer:
-        case layers.Conv2D():
-            more = {"dilation_rate": layer.dilation_rate, "groups": layer.groups, "use_bias": layer.use_bias}
-            size = layer.filters, layer.kernel_size, layer.strides, layer.padding
-            return layers.Conv2D(*size, activation=layer.activation, **more, **options)
-        case layers.Dense():
-            return layers.Dense(layer.units, layer.activation, layer.use_bias, **options)
-        case layers.MaxPooling2D():
-            return layers.MaxPooling2D(layer.pool_size, layer.strides, layer.padding, **options)
-        case layers.ZeroPadding2D():
-            return layers.ZeroPadding2D(layer.padding, **options)
-        case layers.Activation():
-            return layers.Activation(layer.activation, **options)
-        case layers.ReLU():
-            return layers.ReLU(layer.max_value, layer.negative_slope, layer.threshold, **options)
-        case layers.Flatten() | layers.Add() | layers.GlobalAveragePooling2D():
-            return type(layer)(**options)
-    raise NotImplementedError(f"{type(layer).__name__} can't be copied yet")
+    return layer.from_config(layer.get_config()) if BACKEND == "tensorflow" else layer
 
 
 def cross_entropy(labels: Any, logits: Any, smoothing: float) -> Any:
