@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from port.explain import Named, explain
-from port.match import NEW_SHARE, OWN, SAME, Array, Call, Weights, difference
+from port.match import NEW_SHARE, OWN, SAME, Array, Call, Dropout, Weights, difference
 from port.run import STATISTICS, Batch, Result
 
 UNLIKE_SPREADS = 1.25  # factor between standard deviations of initial weights that is told
@@ -235,19 +235,10 @@ class Comparison:
             ("in dropout", self.reference.trace.dropouts, self.port.trace.dropouts),
             ("in dropout in evaluation", self.reference.eval_dropouts, self.port.eval_dropouts),
         ):
-            left, alone = list(there), []
-            for dropout in here:
-                like = next((number for number, other in enumerate(left) if dropout.is_like(other)), None)
-                if like is None:
-                    alone.append(dropout)
-                else:
-                    del left[like]
-            if alone or left:
-                texts = [
-                    ", ".join(f"{dropout.rate:g} after {dropout.after}" for dropout in of_file) or "none"
-                    for of_file in (alone, left)
-                ]
-                return Departure(where, f"{texts[0]} in {self.here}, {texts[1]} in {self.there}")
+            alone = without_counterpart(here, there)
+            if any(alone):
+                uses = [", ".join(f"{use.rate:g} after {use.after}" for use in of_file) or "none" for of_file in alone]
+                return Departure(where, f"{uses[0]} in {self.here}, {uses[1]} in {self.there}")
         return None
 
     def in_gradients(self) -> Departure | None:
@@ -355,6 +346,17 @@ def lines_of(comparison: Comparison) -> list[str]:
         cause = departure.cause or "the check does not know the cause; compare what both files do there"
         answer = f"{there} departs {departure.place}: {cause}."
     return [answer, *comparison.remarks()]
+
+
+def without_counterpart(here: Sequence[Dropout], there: Sequence[Dropout]) -> tuple[list[Dropout], list[Dropout]]:
+    """The uses of dropout on either side that the other one lacks."""
+    alone, left = [], list(there)
+    for dropout in here:
+        like = next((other for other in left if dropout.is_like(other)), None)
+        if like is None:
+            alone.append(dropout)
+        left = [other for other in left if other is not like]
+    return alone, left
 
 
 def rows_of(comparison: Comparison) -> Iterator[Sequence[str]]:

@@ -62,6 +62,11 @@ class Call:
     output: Array | None = None
     order: Array | None = field(default=None, repr=False)
 
+    @classmethod
+    def of(cls, layer: Layer, x: Array | None = None) -> "Call":
+        """A call of this layer with the input `x`; None if it has none."""
+        return cls(layer.name, layer.kind, layer.settings, layer.get(), np.empty(0) if x is None else x)
+
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {kind: array.shape for kind, array in self.weights.items()}
@@ -150,7 +155,7 @@ class Trace:
 
     def enter(self, layer: Layer, x: Array | None) -> None:
         """Before a layer is used, with the input `x`; None for OWN. Gives it its counterpart's weights."""
-        call = Call(layer.name, layer.kind, layer.settings, layer.get(), np.empty(0) if x is None else x)
+        call = Call.of(layer, x)
         number = len(self.calls)
         self.calls.append(call)
         self.begun += [] if layer.kind == OWN else [number]

@@ -130,10 +130,9 @@ def read_names(path: Path, file: str, network: Network, reference: Result) -> di
         if name not in layers:
             raise UserError(f"{path}: {has} has no layer {name}, only {', '.join(sorted(layers))}")
     for name, other in pairs.items():
-        layer, call = network.layers[name], next(call for call in reference.trace.calls if call.layer == other)
-        shapes = {kind: array.shape for kind, array in layer.get().items()}
-        if layer.kind != call.kind or shapes.get("kernel", shapes) != call.shapes.get("kernel", call.shapes):
-            raise UserError(f"{path}: {name} is {layer.kind} with {shapes}, {other} {call.kind} with {call.shapes}")
+        mine, call = Call.of(network.layers[name]), next(call for call in reference.trace.calls if call.layer == other)
+        if not mine.is_like(call):
+            raise UserError(f"{path}: {name} is {mine.kind} with {mine.shapes}, {other} {call.kind} with {call.shapes}")
     return pairs
 
 
