@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from common.record.results import TurnLine
 from comparison.measure.rounds import other_load
 from comparison.measure.row import Row
 from comparison.measure.table import MOST_OFF_THE_CLOCK, Table
@@ -12,7 +13,7 @@ from comparison.numbers import SHARE
 from comparison.plan.jobs import variant_in_brackets
 from comparison.plan.options import CompareConfig
 from comparison.ratios import MIN_CYCLES
-from comparison.run.load_meter import QUIETER
+from comparison.run.load_meter import QUIETER, quiet
 from comparison.run.store import Run
 
 MOST_THROTTLED = 0.01  # share of the scheduler's periods; a warning above it
@@ -108,7 +109,7 @@ def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame, options: CompareConfig) 
     disturbed, disturbed_turns = rounds.sum(), (~turns["quiet"]).sum()
     if not disturbed and not disturbed_turns:
         return
-    loads = runs["run"].map(_most_load)
+    loads = runs["run"].map(lambda run: max(_loads(run, run.turns)))
     worst = runs.iloc[int(loads.argmax())]
     again = (rounds.index.get_level_values("round") > options.repeats).sum()
     left = len(rounds) - disturbed
@@ -129,18 +130,11 @@ def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame, options: CompareConfig) 
     )
 
 
-def _most_load(run: Run) -> float:
-    """The largest share of the cores that others used, in a turn or, with too few turns, while the run trained."""
+def _loads(run: Run, turns: Sequence[TurnLine]) -> list[float]:
+    """The share of the cores that others used in each of these turns or, with too few in all, while the run trained."""
     if len(run.turns) >= MIN_CYCLES:
-        return max(turn.other_load or 0.0 for turn in run.turns)
-    return other_load(run) or 0.0
-
-
-def _typical_load(run: Run) -> float:
-    """The share of the cores that others used, in the median of the disturbed turns or, with too few turns, in all."""
-    if len(run.turns) >= MIN_CYCLES:
-        return statistics.median(turn.other_load or 0.0 for turn in run.turns if turn not in run.quiet_turns)
-    return other_load(run) or 0.0
+        return [turn.other_load or 0.0 for turn in turns]
+    return [other_load(run) or 0.0]
 
 
 def busy_machine(rows: Sequence[Row]) -> str | None:
@@ -148,8 +142,11 @@ def busy_machine(rows: Sequence[Row]) -> str | None:
     runs = pd.concat([row.runs for row in rows]) if rows else pd.DataFrame()
     if not len(runs) or not runs["busy"].all():
         return None
-    loads = runs.loc[runs["disturbed"], "run"].map(_typical_load)
-    return f"other programs used {loads.median():{SHARE}} of the cores"
+    load = statistics.median(
+        statistics.median(_loads(run, [turn for turn in run.turns if not quiet([turn])]))
+        for run in runs.loc[runs["disturbed"], "run"]
+    )
+    return f"other programs used {load:{SHARE}} of the cores"
 
 
 def _in_no_speed(row: Row, who: str) -> Iterator[str]:

@@ -140,8 +140,8 @@ def switch() -> alt.Parameter:
 
 def tooltips(*fields: tuple[str | None, ...]) -> list[alt.Tooltip]:
     """Of each field its name and, if given, its title and its format."""
-    parts = [dict(zip(("shorthand", "title", "format"), field, strict=False)) for field in fields]
-    return [alt.Tooltip(**{part: text for part, text in of.items() if text}) for of in parts]  # type: ignore[arg-type]
+    parts = [[text or alt.Undefined for text in (*field, None, None)[:3]] for field in fields]
+    return [alt.Tooltip(name, title=title, format=form) for name, title, form in parts]
 
 
 def pointer_line(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
