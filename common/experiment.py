@@ -63,6 +63,8 @@ class Experiment:
         """
         dataset = dataset or load_dataset(config)
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
+        if network.is_own and config.precision.endswith("mixed"):
+            raise UserError(f"--precision {config.precision}: a network of your own trains with --precision 32 or 64")
         plan = config.plan(len(dataset.train_images))
         if plan.schedule_steps > MAX_STEPS:
             raise UserError(

@@ -30,6 +30,11 @@ class Implementation:
     keras_backend: str = ""
     modes: tuple[Mode, ...] = MODES
 
+    @property
+    def network_file(self) -> str:
+        """The file of a network's folder that it uses, without `.py`."""
+        return "tf" if self.keras_backend else {"tensorflow": "tf", "torch": "pt"}.get(self.package, self.package)
+
 
 IMPLEMENTATIONS = {
     "tf": Implementation(
@@ -90,8 +95,9 @@ def interpreter_of(name: str) -> str:
     It is this one, unless the framework has an environment beside this one: `.venv-tensorflow` beside `.venv`. CUDA's
     libraries for PyTorch and for TensorFlow can't be installed in the same environment.
     """
-    if name in IMPLEMENTATIONS:
-        own = Path(f"{sys.prefix}-{IMPLEMENTATIONS[name].package}", "bin", "python")
-        if own.exists():
-            return str(own)
-    return sys.executable
+    if name not in IMPLEMENTATIONS:
+        return sys.executable
+    packages = {implementation.package for implementation in IMPLEMENTATIONS.values()}
+    base = next((sys.prefix.removesuffix(f"-{of}") for of in packages if sys.prefix.endswith(f"-{of}")), sys.prefix)
+    places = (Path(prefix, "bin", "python") for prefix in (f"{base}-{IMPLEMENTATIONS[name].package}", base))
+    return next((str(python) for python in places if python.exists()), sys.executable)

@@ -8,6 +8,7 @@ import math
 import os
 import random
 import shlex
+import shutil
 import statistics
 import sys
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.data.datasets import num_examples
+from common.data.datasets import load_dataset, num_examples
 from common.experiment import Experiment
+from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
 from common.record.audited_states import STATES_DIR
@@ -26,6 +28,8 @@ from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.resolve import tutorial_obstacle
 from common.spec.options import Mode, TrainConfig
+from common.spec.own_network import FILES, is_folder, own_files, read_prepared
+from common.spec.own_network import prepare as prepare_network
 from comparison.measure.cautions import too_many_threads
 from comparison.measure.comparison import Comparison, further_rounds
 from comparison.measure.rounds import is_round_disturbed, other_load
@@ -64,10 +68,15 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
         request.write(given.resume)
         return given.resume, request
     given = given.with_absolute_paths(["data_dir"])
+    if is_folder(given.model):
+        given = _with_own_network(given, console)
     config = given.train_config()
     _check(given, config)
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
+    if is_folder(given.model):
+        given = given.model_copy(update={"model": _copied(given.model, folder)})
+        config = given.train_config()
     config, warnings = same_devices(config, given.interpreters(), given.timeout)
     for warning in warnings:
         console.print(f"warning: {warning}", soft_wrap=True)
@@ -81,6 +90,41 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     )
     request.write(folder)
     return folder, request
+
+
+def _with_own_network(given: CompareConfig, console: Console) -> CompareConfig:
+    """The options with the implementations for which the user's folder has a file, unless they are given.
+
+    Pairs the layers of its files, in some seconds. Raises UserError where one is another network than the first.
+    """
+    given.check_implementations()
+    has = {path.stem for path in own_files(Path(given.model))}
+    if "implementations" not in given.model_fields_set:
+        names = [name for name in IMPLEMENTATIONS if IMPLEMENTATIONS[name].network_file in has]
+        usual = [name for name in given.implementations if name in names]
+        given = given.model_copy(update={"implementations": usual or names[:1]})
+    files = (IMPLEMENTATIONS[name].network_file for name in given.implementations if name in IMPLEMENTATIONS)
+    frameworks = list(dict.fromkeys(files))
+    console.print(f"pairing the layers of {', '.join(FILES[name] for name in frameworks)} in {given.model}")
+    dataset = load_dataset(given.train_config())
+    shape = dataset.image_shape, dataset.num_classes
+    prepare_network(given.model, *shape, frameworks, given.seeds[0])
+    if read_prepared(given.model, *shape).drops:
+        console.print(
+            f"note: {given.network_name} has dropout, for which each framework draws random numbers of its own: the"
+            " proof runs without dropout",
+            soft_wrap=True,
+        )
+    return given
+
+
+def _copied(model: str, folder: Path) -> str:
+    """Copies the user's network into the comparison's folder, so that the comparison has the files it was made with."""
+    copy = folder.absolute() / "network" / Path(model).name
+    copy.mkdir(parents=True)
+    for path in own_files(Path(model)):
+        shutil.copy(path, copy)
+    return str(copy)
 
 
 def _check(options: CompareConfig, config: TrainConfig) -> None:
@@ -214,7 +258,8 @@ class RunMaker:
         for _, of_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
             in_round = [job for job in of_round if job.path in missing]
             audited_steps: tuple[int, ...] = ()  # the same in all runs of a round; nobody can know them earlier
-            if in_round and not in_round[0].rate_search and options.verify != "never":
+            audited = options.verify != "never" and not is_folder(self.request.config.model)
+            if in_round and not in_round[0].rate_search and audited:
                 audited_steps = choose_audited_steps(Experiment.make(in_round[0].config), random.SystemRandom())
             programs = []
             for job in in_round:

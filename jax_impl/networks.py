@@ -18,6 +18,7 @@ from flax import nnx
 
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
+from common.spec.own_network import Layout
 from common.spec.randomness import FIRST_DROPOUT, RESOLUTION, dropout_threshold
 from jax_impl.precision import COMPUTE_DTYPES, DTYPES
 from jax_impl.randomness import philox
@@ -61,10 +62,13 @@ PASS: ContextVar[Pass] = ContextVar("PASS")  # of the network that is called; it
 
 
 class Network(nnx.Module):
-    """A network of the folder networks/. It takes the inputs of a `Batch` to logits (n, classes)."""
+    """A network of the folder networks/, or of the user's. It takes the inputs of a `Batch` to logits (n, classes).
 
-    def __init__(self, layers: nnx.Module) -> None:
-        self.layers = layers
+    `layout`: of a network of the user's, see `common.spec.own_network`.
+    """
+
+    def __init__(self, layers: nnx.Module, layout: Layout | None) -> None:
+        self.layers, self.layout = layers, layout
 
     def __call__(
         self,
@@ -93,6 +97,8 @@ def make_network(spec: NetworkSpec, config: TrainConfig, max_pool: Pool | None =
     def replaced(path: Any, node: Any) -> Any:
         """For the lockstep: the layers from below instead of Flax's; dropout in the order of its names."""
         match node:
+            case nnx.Dropout() if spec.is_own:
+                return OwnDropout(node, drops=config.verify_steps is None)
             case nnx.Dropout():
                 return Dropout(node.rate, config.seed, next(streams))
             case nnx.BatchNorm():
@@ -102,9 +108,16 @@ def make_network(spec: NetworkSpec, config: TrainConfig, max_pool: Pool | None =
     def zeros(array: jax.ShapeDtypeStruct) -> jax.Array:
         return jnp.zeros(array.shape, dtype if jnp.issubdtype(array.dtype, jnp.floating) else array.dtype)
 
-    # Nothing is computed for weights that are replaced.
-    graph, state = nnx.split(nnx.eval_shape(lambda: spec.make_in("jax")))
-    layers = nnx.merge(graph, jax.tree.map(zeros, state))
+    def in_precision(array: jax.Array) -> jax.Array:
+        return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+    # Nothing is computed for weights that are replaced. A network of the user's may have constants among them.
+    if spec.is_own:
+        graph, state = nnx.split(spec.make_in("jax"))
+        layers = nnx.merge(graph, jax.tree.map(in_precision, state))
+    else:
+        graph, state = nnx.split(nnx.eval_shape(lambda: spec.make_in("jax")))
+        layers = nnx.merge(graph, jax.tree.map(zeros, state))
     layers = nnx.recursive_map(replaced, layers)
     for _, module in nnx.iter_modules(layers):
         if isinstance(module, nnx.Conv | nnx.Linear):
@@ -112,7 +125,7 @@ def make_network(spec: NetworkSpec, config: TrainConfig, max_pool: Pool | None =
         for name, value in vars(module).items():
             if max_pool and isinstance(value, partial) and value.keywords == POOL_2X2:
                 setattr(module, name, max_pool)
-    return Network(layers)
+    return Network(layers, spec.layout_in("jax"))
 
 
 # --- Dropout ---
@@ -140,6 +153,16 @@ class Dropout(nnx.Module):
         words = philox(self.seed, visits[:, None], jnp.arange(-(-size // 8)), self.stream)
         halves = [half >= self.threshold for word in words for half in (word & (RESOLUTION - 1), word >> 16)]
         return jnp.concatenate(halves, axis=1)[:, :size]
+
+
+class OwnDropout(nnx.Module):
+    """Flax's dropout in a network of the user's, which need not know whether it trains; a proof drops nothing."""
+
+    def __init__(self, dropout: nnx.Dropout, drops: bool) -> None:
+        self.dropout, self.drops = dropout, drops
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return self.dropout(x, deterministic=not (self.drops and PASS.get().training))
 
 
 # --- Batch normalisation ---

@@ -4,6 +4,7 @@ from flax import nnx
 
 from common.experiment import Experiment
 from common.spec import optimizers as rules
+from common.spec.own_network import to_canonical, to_native
 from common.spec.state import TrainState
 from jax_impl.networks import Network
 from jax_impl.precision import LossScale
@@ -28,7 +29,10 @@ def get_state(
     step: int,
 ) -> TrainState:
     """The state after `step` steps. Every process must call it: each may have only a part."""
-    slots = {slot: to_arrays(own) for slot, own in slot_variables(experiment, optimizer).items()}
+    slots = {
+        slot: to_canonical(network.layout, to_arrays(own))
+        for slot, own in slot_variables(experiment, optimizer).items()
+    }
     return TrainState(
         step,
         get_weights(network),
@@ -43,7 +47,7 @@ def set_state(experiment: Experiment, optimizer: nnx.Optimizer[Network], scale: 
     state = experiment.state
     assert state
     for slot, own in slot_variables(experiment, optimizer).items():
-        assign(own, state.slots[slot])
+        assign(own, to_native(experiment.network.layout_in("jax"), state.slots[slot]))
     for path, counter in variables(optimizer, nnx.OptState):
         if path[-1] in ("step", "count"):
             # The last link of the chain counts all steps, for the learning rate. Skipped ones don't count for the rule.

@@ -10,20 +10,24 @@ from jax.experimental import multihost_utils
 from numpy.typing import NDArray
 
 from common.spec.networks import Weights
+from common.spec.own_network import to_canonical, to_native
 
 
 def load_weights(network: nnx.Module, weights: Weights) -> None:
     """Sets every parameter from canonical arrays, cast to the network's precision."""
-    assign(named_arrays(network), weights)
+    assign(named_arrays(network), to_native(network.layout, weights))
 
 
 def get_weights(network: nnx.Module) -> Weights:
     """Canonical name -> array in the network's precision. Every process must call it: each may have only a part."""
-    return to_arrays(named_arrays(network))
+    return to_canonical(network.layout, to_arrays(named_arrays(network)))
 
 
 def named_arrays(network: nnx.Module) -> dict[str, nnx.Variable]:
-    """Canonical name -> variable, including the statistics of batch normalisation."""
+    """Canonical name -> variable, including the statistics of batch normalisation.
+
+    In a network of the user's the name is that of its path; `layout` says which canonical values the variable has.
+    """
     return {canonical_name(path): variable for path, variable in variables(network, (nnx.Param, nnx.BatchStat))}
 
 
@@ -45,6 +49,8 @@ def variables(module: Any, kind: Any) -> Iterable[tuple[tuple[Any, ...], nnx.Var
 def assign(variables: dict[str, nnx.Variable], arrays: Weights) -> None:
     """Gives variables values from canonical arrays, with the dtype and on the devices that they have."""
     for name, variable in variables.items():
+        if name not in arrays:  # a network of the user's may have unused layers
+            continue
         old = variable[...]
         variable[...] = jax.device_put(arrays[name].astype(old.dtype), old.sharding)
 
@@ -63,8 +69,13 @@ def to_host(array: jax.Array) -> NDArray[Any]:
 
 def place(module: nnx.Module, sharding_of: Callable[[jax.Array], jax.sharding.Sharding]) -> None:
     """Puts every array of a module on the devices that `sharding_of` names."""
-    state = nnx.state(module)
-    nnx.update(module, jax.tree.map(lambda array: put(np.array(array), sharding_of(array)), state))
+
+    def placed(array: jax.Array) -> jax.Array:
+        if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):  # of dropout in a network of the user's
+            return jax.device_put(array, sharding_of(array))
+        return put(np.array(array), sharding_of(array))
+
+    nnx.update(module, jax.tree.map(placed, nnx.state(module)))
 
 
 def put(array: NDArray[Any], sharding: jax.sharding.Sharding) -> jax.Array:

@@ -11,7 +11,8 @@ from common.platform.cli import parse_options
 from common.platform.ending import as_program
 from common.platform.errors import UserError
 from common.spec.options import ImageShape
-from port.check import FILES, check, make_batch
+from common.spec.own_network import FILES
+from port.check import check, make_batch
 
 ABOUT = (
     "Checks whether a network written for several frameworks is the same network in each: outputs, gradients, one"

@@ -14,11 +14,11 @@ from rich.table import Table
 from common.implementations import IMPLEMENTATIONS, environment_of, interpreter_of
 from common.platform.errors import UserError
 from common.platform.machine import REPOSITORY
+from common.spec.own_network import FILES
 from port.departure import Comparison, lines_of, rows_of
 from port.run import Batch, Result
 
 BATCH_SIZE = 7  # a number that other axes hardly have
-FILES = {"pt": "pt.py", "tf": "tf.py", "jax": "jax.py"}  # implementation -> file of a network's folder
 # The check runs on the CPU, and prints nothing of the frameworks' own.
 ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
@@ -58,14 +58,18 @@ def check(folder: Path, implementations: Sequence[str], batch: Batch, console: C
     return same
 
 
-def run_all(folder: Path, implementations: Sequence[str], batch: Batch) -> dict[str, Result]:
-    """The results of each file. The first one runs alone, since the others need its weights and outputs."""
+def run_all(folder: Path, implementations: Sequence[str], batch: Batch, seed: int = 0) -> dict[str, Result]:
+    """The results of each file. The first one runs alone, since the others need its weights and outputs.
+
+    Args:
+      seed: of the initial weights.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
         (place / "batch").write_bytes(pickle.dumps(batch))
 
         def start(name: str, *more: str) -> "subprocess.Popen[str]":
-            files = "--batch", str(place / "batch"), "--output", str(place / name)
+            files = "--batch", str(place / "batch"), "--output", str(place / name), "--seed", str(seed)
             command = [interpreter_of(name), "-m", f"port.{name}", str(folder.resolve()), *files, *more]
             environment = {**os.environ, **ENVIRONMENT}
             return subprocess.Popen(command, cwd=REPOSITORY, env=environment, text=True, stderr=subprocess.PIPE)

@@ -282,11 +282,12 @@ class Comparison:
             )
         unlike: list[tuple[float, str]] = []
         for pair in self.pairs.values():
-            mine, theirs = self.port.spreads[pair.number], self.reference.spreads[pair.paired]
+            mine, theirs = self.port.initial[pair.mine.layer], self.reference.initial[pair.theirs.layer]
             for kind in mine.keys() & theirs.keys():
-                low, high = sorted((mine[kind], theirs[kind]))
+                own, other = (float(weights[kind].std()) for weights in (mine, theirs))
+                low, high = sorted((own, other))
                 if low * UNLIKE_SPREADS < high:
-                    values = f"{theirs[kind]:.2g} in {self.here}, {mine[kind]:.2g} in {self.there}"
+                    values = f"{other:.2g} in {self.here}, {own:.2g} in {self.there}"
                     unlike.append((high / max(low, 1e-9), f"the {kind} of {pair.theirs.layer} most ({values})"))
         if unlike:
             yield (

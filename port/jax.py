@@ -142,7 +142,8 @@ def attention(name: str, module: nnx.MultiHeadAttention) -> Layer:
 class Network:
     """See `port.run.Network`."""
 
-    def __init__(self, module: ModuleType, batch: Batch) -> None:
+    def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
+        del seed  # Flax's are in the user's file
         usual = optax.softmax_cross_entropy_with_integer_labels
         self.loss = loss_of(module, lambda outputs, labels: usual(outputs, labels).mean())
         self.network: nnx.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes))
@@ -191,6 +192,17 @@ class Network:
             return output
 
         kind.__call__ = watched_call
+
+    def arrays(self) -> Weights:
+        """By the names of jax_impl/weights.py, where batch normalisation has canonical names."""
+        modules, found = dict(nnx.iter_modules(self.network)), {}
+        for path, variable in nnx.iter_graph(self.network):
+            if isinstance(variable, nnx.Param | nnx.BatchStat) and variable.get_value() is not None:
+                of_norm = isinstance(modules[path[:-1]], nnx.BatchNorm)
+                last = {"bias": "offset", "var": "variance"}.get(path[-1], path[-1]) if of_norm else path[-1]
+                names = [str(key) for key in (*path[:-1], last) if key != "layers"]
+                found[".".join(names)] = np.array(variable[...])
+        return found
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
         if training:

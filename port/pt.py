@@ -140,9 +140,9 @@ def attention(name: str, module: nn.MultiheadAttention) -> Layer:
 class Network:
     """See `port.run.Network`."""
 
-    def __init__(self, module: ModuleType, batch: Batch) -> None:
+    def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
         torch.set_default_dtype(torch.float64)
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         self.count = len(batch.images)
         self.loss = loss_of(module, F.cross_entropy)
         self.network: nn.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes)).double()
@@ -159,6 +159,10 @@ class Network:
                 part.dropout = 0.0
             self.by_module[name] = make_layers(name, part)
         self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
+
+    def arrays(self) -> Weights:
+        tensors = self.network.state_dict().items()
+        return {name: tensor.numpy() for name, tensor in tensors if tensor.is_floating_point()}  # no counters
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
         self.network.train(training)

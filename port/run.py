@@ -6,7 +6,6 @@ The files are this program's own: `check.py` starts one process for each framewo
 """
 
 import argparse
-import importlib.util
 import itertools
 import pickle
 import sys
@@ -22,6 +21,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import UserError
+from common.spec.networks import load_module
 from port.match import NO_NAMES, OWN, SAME, Array, Call, Dropout, Layer, Trace, Weights, difference
 
 LEARNING_RATE = 0.1  # of the one update
@@ -49,6 +49,9 @@ class Network(Protocol):
 
     layers: Mapping[str, Layer]
 
+    def arrays(self) -> Weights:
+        """All parameters, by the framework's names and in its layouts, as the implementations read them."""
+
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
         """The network's output (n, classes); tells `trace` of each call and of dropout, which drops nothing."""
 
@@ -72,7 +75,10 @@ class Result:
       statistics: number of a call -> running statistics after the first pass.
       eval_outputs, eval_output: of each call and of the network in evaluation, with the reference's statistics.
       eval_dropouts: dropout that drops in evaluation, too.
-      spreads: number of a call -> standard deviations of the file's own initial weights.
+      initial: layer -> the file's own initial weights.
+      shapes: canonical name of each parameter -> shape, see `common.spec.own_network`; those of the reference.
+      places: where the file's framework keeps each canonical value, see `Layout` there.
+      has_loss: whether the file has a loss of its own.
     """
 
     trace: Trace
@@ -84,16 +90,20 @@ class Result:
     eval_outputs: list[Array | None]
     eval_output: Array
     eval_dropouts: list[Dropout]
-    spreads: dict[int, dict[str, float]]
+    initial: dict[str, Weights]
+    shapes: dict[str, tuple[int, ...]]
+    places: dict[str, Array]
+    has_loss: bool = False
 
 
-def main(make: Callable[[ModuleType, Batch], Network], file: str) -> None:
+def main(make: Callable[[ModuleType, Batch, int], Network], file: str) -> None:
     """The program of one framework. `make`: makes the network from the user's module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--batch", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--reference", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     # The files are this program's own.
     batch: Batch = pickle.loads(given.batch.read_bytes())  # noqa: S301
@@ -103,9 +113,10 @@ def main(make: Callable[[ModuleType, Batch], Network], file: str) -> None:
         module = load_module(path)
         if not callable(vars(module).get("make_network")):
             sys.exit(f"{path}: has no function make_network(image_shape, num_classes)")
-        network = make(module, batch)
+        network = make(module, batch, given.seed)
         names = read_names(given.folder / NAMES_FILE, file, network, reference) if reference else {}
         result = run(network, batch, reference, names)
+        result.has_loss = "loss" in vars(module)
     except UserError as error:
         sys.exit(str(error))
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the line is told
@@ -136,16 +147,6 @@ def read_names(path: Path, file: str, network: Network, reference: Result) -> di
     return pairs
 
 
-def load_module(path: Path) -> ModuleType:
-    """Runs the user's file. The folder is importable: the files of a network may share others."""
-    sys.path.append(str(path.parent))  # last: its jax.py must not hide the package of that name
-    spec = importlib.util.spec_from_file_location(f"network_in_{path.stem}", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def where(error: Exception, path: Path) -> str:
     """The last line of the user's folder that the error has passed: `mynet/pt.py, line 12`."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -157,10 +158,7 @@ def where(error: Exception, path: Path) -> str:
 def run(network: Network, batch: Batch, reference: Result | None, names: Mapping[str, str] = NO_NAMES) -> Result:
     """All that is compared; each step begins with the reference's weights."""
     images, labels = batch.images, batch.labels
-    own = {
-        name: {kind: float(array.std()) for kind, array in layer.get().items()}
-        for name, layer in network.layers.items()
-    }
+    initial = {name: layer.get() for name, layer in network.layers.items()}
     if reference is None:
         draw_weights(network)
     trace, output = best_pass(network, images, reference.trace if reference else None, names)
@@ -211,8 +209,34 @@ def run(network: Network, batch: Batch, reference: Result | None, names: Mapping
         evaluated(trace.calls, evaluation.calls),
         eval_output,
         evaluation.dropouts,
-        {number: own[call.layer] for number, call in enumerate(trace.calls)},
+        initial,
+        reference.shapes if reference else shapes_of(trace),
+        find_places(network, trace, reference.trace if reference else trace),
     )
+
+
+def shapes_of(trace: Trace) -> dict[str, tuple[int, ...]]:
+    """Canonical name -> shape, in the order of execution."""
+    return {f"{call.layer}.{kind}": array.shape for call in trace.calls for kind, array in call.weights.items()}
+
+
+def find_places(network: Network, trace: Trace, reference: Trace) -> dict[str, Array]:
+    """Sets the layers to the numbers of canonical values, and reads where they have gone."""
+    numbers: dict[str, Weights] = {}  # by the layers of the reference
+    start = 0
+    for name, shape in shapes_of(reference).items():
+        of_layer, _, kind = name.rpartition(".")
+        stop = start + int(np.prod(shape))
+        numbers.setdefault(of_layer, {})[kind] = np.arange(start, stop, dtype=float).reshape(shape)
+        start = stop
+    for layer in network.layers.values():
+        layer.set({kind: np.full(array.shape, -1.0) for kind, array in layer.get().items()})  # it may be unused
+    for number, call in enumerate(trace.calls):
+        if (paired := trace.pairs.get(number, number if trace is reference else None)) is not None:
+            theirs = numbers[reference.calls[paired].layer]
+            of_port = {kind: trace.to_port(call, kind, theirs[kind]) for kind in call.weights if kind in theirs}
+            network.layers[call.layer].set({**call.weights, **of_port})
+    return {name: np.rint(array).astype(np.int64) for name, array in network.arrays().items() if (array >= 0).all()}
 
 
 def evaluated(calls: Sequence[Call], again: Sequence[Call]) -> list[Array | None]:

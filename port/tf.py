@@ -1,6 +1,6 @@
 """A network of Keras layers on TensorFlow, as the check of a port sees it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -12,11 +12,10 @@ from keras import layers, ops
 
 from port.match import NEW_SHARE, OWN, Array, Trace, Weights
 from port.run import Batch, loss_of, main, only_logits, only_made
+from tf_impl.networks import DROPOUTS, parts_of
 
 NAMES = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
 NAMES |= {"embeddings": "kernel", "depthwise_kernel": "kernel"}
-DROPOUTS = layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D
-DROPOUTS += layers.GaussianDropout, layers.AlphaDropout
 
 
 @dataclass
@@ -111,32 +110,16 @@ def attention(layer: layers.MultiHeadAttention, name: str) -> Layer:
     return Layer(name, "attention", parameters, {"heads": layer.num_heads})
 
 
-def parts_of(layer: Any) -> Iterator[keras.Layer]:
-    """The layers that a layer or model is made of, without those inside of attention."""
-    if isinstance(layer, layers.MultiHeadAttention):
-        return
-    listed = layer.layers if isinstance(layer, keras.Model) else []
-    values: list[Any] = [*listed, *vars(layer).values()]
-    while values:
-        match values.pop(0):
-            case keras.Layer() as part:
-                yield part
-            case list() | tuple() as several:
-                values = [*several, *values]
-            case dict() as several:
-                values = [*several.values(), *values]
-
-
 # --- The network ---
 
 
 class Network:
     """See `port.run.Network`."""
 
-    def __init__(self, module: ModuleType, batch: Batch) -> None:
+    def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
         keras.config.set_floatx("float64")
         keras.config.set_dtype_policy("float64")
-        keras.utils.set_random_seed(0)
+        keras.utils.set_random_seed(seed % 2**32)
         self.loss = loss_of(module, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         self.by_file = "loss" in vars(module)
         self.network = only_made(module.make_network(tuple(batch.images.shape[1:]), batch.num_classes))
@@ -216,6 +199,9 @@ class Network:
             return output
 
         return watched_call
+
+    def arrays(self) -> Weights:
+        return {str(number): np.array(variable) for number, variable in enumerate(self.network.weights)}
 
     def forward(self, images: Array, trace: Trace, training: bool) -> Array:
         self.trace = trace

@@ -64,10 +64,9 @@ def write_first_batch(
         gradients = {
             name: sum_over_replicas(gradient) / experiment.config.num_shards for name, gradient in gradients.items()
         }
-    trained = [parameter for parameter in experiment.network.parameters if parameter.trainable]
     parts = gather_over_replicas(outputs)
     activations = {name: np.concatenate([part[name] for part in parts]) for name in outputs}
-    recorder.save_first_batch(activations, to_canonical(gradients, trained))
+    recorder.save_first_batch(activations, to_canonical(gradients, experiment.network, trained=True))
 
 
 def watch_activations(network: nn.Module, spec: NetworkSpec) -> tuple[Weights, list[torch.utils.hooks.RemovableHandle]]:

@@ -16,10 +16,16 @@ from pt_impl.precision import DTYPES
 from pt_impl.randomness import philox
 from pt_impl.replicas import SumOverReplicas
 
+DROPOUTS = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout
+
 
 def make_network(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
     """The network of `spec`, from its inputs, see `Batch`, to logits (N, classes), in the run's precision."""
+    if spec.is_own:
+        torch.manual_seed(config.seed)  # for its own dropout
     network: nn.Module = spec.make_in("pt")
+    if spec.is_own and config.verify_steps is not None:  # a proof
+        drop_nothing(network)
     if spec.drops:
         replace_dropout(network, config.seed)
     if config.sync_batchnorm and config.num_shards > 1:
@@ -36,6 +42,15 @@ def replace_dropout(network: nn.Module, seed: int) -> None:
     for stream, name in enumerate(dropouts):
         network.set_submodule(name, Dropout(network.get_submodule(name).p, seed, stream))
     network.register_forward_pre_hook(give_visits)
+
+
+def drop_nothing(network: nn.Module) -> None:
+    """Switches dropout off: in a network of the user's, each framework draws numbers of its own for it."""
+    for layer in network.modules():
+        if isinstance(layer, DROPOUTS):
+            layer.p = 0.0
+        elif isinstance(layer, nn.MultiheadAttention):
+            layer.dropout = 0.0
 
 
 def give_visits(network: nn.Module, args: tuple[Any, ...]) -> tuple[torch.Tensor] | None:

@@ -9,7 +9,7 @@ from common.experiment import Experiment
 from common.spec import optimizers as rules
 from common.spec.state import TrainState
 from pt_impl.precision import LossScaler
-from pt_impl.weights import get_weights, native_weight_name, to_canonical, weight_to_native
+from pt_impl.weights import get_weights, to_canonical, to_native
 
 # Rule -> canonical name of a slot -> torch.optim's name.
 ADAM = {"mean": "exp_avg", "square": "exp_avg_sq"}
@@ -34,7 +34,6 @@ def get_state(
       network: the network that is trained, not wrapped.
     """
     spec, rule = experiment.network, experiment.update_rule.rule
-    trained = [parameter for parameter in spec.parameters if parameter.trainable]
     slots = {}
     for slot in rule.slots:
         values = {}
@@ -42,7 +41,7 @@ def get_state(
             # A slot is zero before the first step, and may not exist yet.
             kept = optimizer.state[parameter].get(SLOTS[type(rule)][slot])
             values[name] = torch.zeros_like(parameter) if kept is None else kept
-        slots[slot] = to_canonical(values, trained)
+        slots[slot] = to_canonical(values, spec, trained=True)
     return TrainState(step, get_weights(network, spec), slots, scaler.get_state())
 
 
@@ -50,18 +49,15 @@ def set_state(experiment: Experiment, network: nn.Module, optimizer: torch.optim
     """Restores a new optimizer and scaler from the experiment's state; weights are restored elsewhere."""
     state, rule = experiment.state, experiment.update_rule.rule
     assert state
-    tensors = dict(network.named_parameters())
-    for parameter in experiment.network.parameters:
-        tensor = tensors.get(native_weight_name(parameter))
-        if tensor is None:  # not trained, or in another process
-            continue
+    slots = {slot: to_native(values, experiment.network) for slot, values in state.slots.items()}
+    for name, tensor in network.named_parameters():
         kept: dict[str, torch.Tensor] = {}
         if not isinstance(rule, rules.SGD):
             kept["step"] = torch.tensor(float(state.steps_taken))
             if optimizer.defaults.get("fused"):
                 kept["step"] = kept["step"].to(tensor.device)
-        for slot, values in state.slots.items():
-            kept[SLOTS[type(rule)][slot]] = _like(tensor, weight_to_native(parameter, values[parameter.name]))
+        for slot, arrays in slots.items():
+            kept[SLOTS[type(rule)][slot]] = _like(tensor, arrays[name])
         if kept:
             optimizer.state[tensor] = kept
     if state.scale:

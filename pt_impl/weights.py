@@ -1,6 +1,6 @@
 """Weights in PyTorch: canonical names and layout, to and from NCHW images, OIHW kernels, (out, in) dense."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,33 +21,58 @@ KINDS |= {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance
 
 def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> None:
     """Sets every parameter from canonical arrays, cast to the network's precision."""
-    state = {
-        native_weight_name(parameter): torch.from_numpy(weight_to_native(parameter, weights[parameter.name]).copy())
-        for parameter in spec.parameters
+    state = {name: torch.from_numpy(array.copy()) for name, array in to_native(weights, spec).items()}
+    others = {
+        name: value
+        for name, value in network.state_dict().items()
+        if spec.is_own or name.endswith("num_batches_tracked")  # a network of the user's may have unused layers
     }
-    counters = {name: value for name, value in network.named_buffers() if name.endswith("num_batches_tracked")}
-    network.load_state_dict(state | counters)
+    network.load_state_dict(others | state)
 
 
 def get_weights(network: nn.Module, spec: NetworkSpec) -> Weights:
     """Canonical name -> array in the network's precision. Every replica must call it: each may have only a part."""
-    return to_canonical(network.state_dict(), spec.parameters)
+    return to_canonical(network.state_dict(), spec)
 
 
-def to_canonical(tensors: dict[str, torch.Tensor], parameters: Sequence[Parameter]) -> Weights:
-    """Canonical name -> a copy as an array, of parameters or anything shaped like them: `load_weights` backwards.
+def to_native(weights: Weights, spec: NetworkSpec) -> Weights:
+    """PyTorch's name -> array, of canonical parameters or anything shaped like them."""
+    if layout := spec.layout_in("pt"):
+        return layout.to_native(weights)
+    return {
+        native_weight_name(parameter): weight_to_native(parameter, weights[parameter.name])
+        for parameter in spec.parameters
+        if parameter.name in weights
+    }
+
+
+def to_canonical(tensors: dict[str, torch.Tensor], spec: NetworkSpec, trained: bool = False) -> Weights:
+    """Canonical name -> a copy as an array, of parameters or anything shaped like them: `to_native` backwards.
 
     Every replica must call it: each may have only some of the tensors, or shares of them.
+
+    Args:
+      trained: whether only trained parameters are meant.
     """
-    weights = {}
-    for parameter in parameters:
-        if (name := native_weight_name(parameter)) in tensors:
-            tensor = tensors[name].detach()
-            whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # DTensor is slow to import
-            weights[parameter.name] = weight_from_native(parameter, np.array(whole.cpu()))
+    arrays = {name: to_array(tensor) for name, tensor in tensors.items()}
+    if layout := spec.layout_in("pt"):
+        return layout.to_canonical(arrays)
+    parameters = [parameter for parameter in spec.parameters if parameter.trainable or not trained]
+    weights = {
+        parameter.name: weight_from_native(parameter, arrays[name])
+        for parameter in parameters
+        if (name := native_weight_name(parameter)) in arrays
+    }
     if len(weights) < len(parameters):
         weights = {name: array for part in gather_over_replicas(weights) for name, array in part.items()}
     return weights
+
+
+def to_array(tensor: torch.Tensor) -> Array:
+    """A copy of the whole tensor, of which other replicas may have shares: then all of them must call it."""
+    tensor = tensor.detach()
+    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # DTensor is slow to import
+    return np.array(whole.cpu())
 
 
 def native_weight_name(parameter: Parameter) -> str:

@@ -4,7 +4,7 @@ A network is made by `tf.py` of its folder in networks/. For the lockstep some o
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -19,6 +19,8 @@ from tf_impl.randomness import high, philox
 DTYPES = {"32": "float32", "64": "float64", "bf16-mixed": "float32", "16-mixed": "float32"}
 POLICIES = {"32": "float32", "64": "float64", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 
+DROPOUTS = layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D
+DROPOUTS += layers.GaussianDropout, layers.AlphaDropout
 BACKEND = keras.backend.backend()
 Total = Callable[[Any], Any]  # from a replica's numbers to their sum over all replicas
 
@@ -31,19 +33,32 @@ def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = N
     keras.config.set_dtype_policy(POLICIES[config.precision])
     usual = keras.config.floatx()
     keras.config.set_floatx(DTYPES[config.precision])  # of keras.Input, which does not ask the policy
+    if spec.is_own:
+        keras.utils.set_random_seed(config.seed % 2**32)  # for its own dropout
     network: keras.Model = spec.make_in("tf")
+    if spec.is_own and config.verify_steps is not None:  # a proof
+        drop_nothing(network)
+    if spec.is_own and not network.built:  # a class's layers get their weights in the first call
+        network(ops.zeros((1, *spec.image_shape)))
     keras.config.set_floatx(usual)
     if spec.drops:
-        return with_visits(network, config.seed)
-    return with_own_layers(network, total if config.sync_batchnorm else None)
+        network = with_visits(network, config.seed)
+    elif hasattr(network, "inputs"):  # Keras can't exchange the layers of a class of the user's
+        network = with_own_layers(network, total if config.sync_batchnorm else None, spec.is_own)
+    network.layout = spec.layout_in("tf")
+    return network
 
 
-def with_own_layers(network: keras.Model, total: Total | None) -> keras.Model:
-    """The network with layers from below where Keras's compute something else."""
+def with_own_layers(network: keras.Model, total: Total | None, keep_others: bool) -> keras.Model:
+    """The network with layers from below where Keras's compute something else.
+
+    `keep_others`: instead of copies, which only classes with `get_config` have.
+    """
     own = {layer.name: new for layer in network.layers if (new := replacement(layer, total))}
     if not own:
         return network
-    return keras.models.clone_model(network, clone_function=lambda layer: own.get(layer.name) or copy_of(layer))
+    copy = (lambda layer: layer) if keep_others else copy_of
+    return keras.models.clone_model(network, clone_function=lambda layer: own.get(layer.name) or copy(layer))
 
 
 def replacement(layer: keras.Layer, total: Total | None = None) -> keras.Layer | None:
@@ -95,6 +110,31 @@ class DividedSum(layers.Layer):
 
 
 # --- Dropout ---
+
+
+def drop_nothing(layer: Any) -> None:
+    """Switches dropout off: in a network of the user's, each framework draws numbers of its own for it."""
+    if isinstance(layer, DROPOUTS):
+        layer.rate = 0.0
+    of_attention = vars(layer).values() if isinstance(layer, layers.MultiHeadAttention) else ()
+    for part in (*parts_of(layer), *(part for part in of_attention if isinstance(part, DROPOUTS))):
+        drop_nothing(part)
+
+
+def parts_of(layer: Any) -> Iterator[keras.Layer]:
+    """The layers that a layer or model of the user's is made of, without those inside of attention."""
+    if isinstance(layer, layers.MultiHeadAttention):
+        return
+    listed = layer.layers if isinstance(layer, keras.Model) else []
+    values: list[Any] = [*listed, *vars(layer).values()]
+    while values:
+        match values.pop(0):
+            case keras.Layer() as part:
+                yield part
+            case list() | tuple() as several:
+                values = [*several, *values]
+            case dict() as several:
+                values = [*several.values(), *values]
 
 
 def with_visits(network: keras.Sequential, seed: int) -> keras.Model:

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from common.experiment import Experiment
+from common.spec.own_network import to_canonical, to_native
 from common.spec.state import TrainState
 from tf_impl.rules import RuleOptimizer
 from tf_impl.weights import get_weights, named_parameters
@@ -17,10 +18,10 @@ def get_state(experiment: Experiment, network: keras.Model, optimizer: RuleOptim
         network.jax_state_sync()
     parameters = named_parameters(network)
     # Copies: the next step may change the variables' memory.
-    slots = {
-        slot: {name: ops.convert_to_numpy(own).copy() for name, own in zip(parameters, variables, strict=True)}
-        for slot, variables in zip(experiment.update_rule.rule.slots, optimizer.slots(), strict=True)
-    }
+    slots = {}
+    for slot, variables in zip(experiment.update_rule.rule.slots, optimizer.slots(), strict=True):
+        arrays = {name: ops.convert_to_numpy(own).copy() for name, own in zip(parameters, variables, strict=True)}
+        slots[slot] = to_canonical(network.layout, arrays)
     scale = optimizer.loss_scale.get_state() if optimizer.loss_scale else None
     differ = tuple(name for name, variable in parameters.items() if replicas_differ(network, variable))
     weights = {name: array.copy() for name, array in get_weights(network).items()}
@@ -33,8 +34,10 @@ def set_state(experiment: Experiment, network: keras.Model, optimizer: RuleOptim
     assert state
     optimizer.iterations.assign(state.step)
     for slot, variables in zip(state.slots, optimizer.slots(), strict=True):
+        arrays = to_native(network.layout, state.slots[slot])
         for name, variable in zip(named_parameters(network), variables, strict=True):
-            variable.assign(state.slots[slot][name])
+            if name in arrays:
+                variable.assign(arrays[name])
     if optimizer.loss_scale and state.scale:
         optimizer.loss_scale.set_state(state.scale, state.steps_taken)
 

@@ -126,7 +126,7 @@ class Parameter:
 
     name: str
     shape: Shape
-    kind: Kind
+    kind: str
     flattened: Shape | None = None
 
     @property

@@ -7,7 +7,10 @@ layout (layers.py).
 import importlib
 import importlib.util
 import re
+import sys
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from numpy.typing import DTypeLike
 from common.platform.errors import UserError
 from common.platform.files import Arrays
 from common.platform.machine import REPOSITORY
+from common.spec import own_network
 from common.spec.layers import Block, Flatten, Layer, Parameter, Shape, Trace, layer_names
 from common.spec.randomness import STREAM_WEIGHTS, random_bits
 
@@ -30,7 +34,9 @@ FOLDERS = {
 
 
 def layers_of(model: str) -> tuple[Layer, ...]:
-    """The network's layers as data."""
+    """The network's layers as data; none of a network of the user's."""
+    if own_network.is_folder(model):
+        return ()
     layers: tuple[Layer, ...] = importlib.import_module(f"{FOLDERS[model]}.spec").NETWORKS[model]
     return layers
 
@@ -60,7 +66,13 @@ class NetworkSpec:
 
     @classmethod
     def make(cls, name: str, image_shape: tuple[int, int, int], num_classes: int) -> "NetworkSpec":
-        """Raises UserError where the images are too small for the network."""
+        """Raises UserError where the images are too small for the network, or where the user's own can't be made."""
+        if own_network.is_folder(name):
+            prepared = own_network.read_prepared(name, image_shape, num_classes)
+            parameters = tuple(
+                Parameter(name, shape, name.rpartition(".")[2]) for name, shape in prepared.parameters.items()
+            )
+            return cls(name, image_shape, num_classes, (), parameters, {}, {}, (), {}, prepared.flops_per_image)
         layers, trace = layers_of(name), Trace(num_classes)
         trace.follow(layers, image_shape)
         # Each normalised channel needs more than one value, even for a single image.
@@ -86,12 +98,26 @@ class NetworkSpec:
         Raises:
           UserError: the folder has no such file.
         """
+        if self.is_own:
+            of_user = load_module(Path(self.name) / own_network.FILES[framework])
+            return of_user.make_network(self.image_shape, self.num_classes)
         module = f"{FOLDERS[self.name]}.{framework}"
         if importlib.util.find_spec(module) is None:
             raise UserError(f"--model {self.name}: there is no {module.replace('.', '/')}.py")
         size = re.search(r"\d+$", self.name)  # of one of several variants: `resnet18`
         options = {"size": int(size[0])} if size and list(FOLDERS.values()).count(FOLDERS[self.name]) > 1 else {}
         return importlib.import_module(module).make_network(self.image_shape, self.num_classes, **options)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a network of the user's, of which the layers are not known as data."""
+        return own_network.is_folder(self.name)
+
+    def layout_in(self, framework: str) -> own_network.Layout | None:
+        """Where the framework, see `make_in`, keeps canonical values; None for our networks, which say it by name."""
+        if not self.is_own:
+            return None
+        return own_network.read_layout(self.name, self.image_shape, self.num_classes, framework)
 
     @property
     def normalises(self) -> bool:
@@ -111,6 +137,8 @@ class NetworkSpec:
         weights are behind it. Where nothing is flattened, as in a residual network, both stages have about the same
         work.
         """
+        if self.is_own:
+            raise UserError(f"--strategy pipeline: does not cut a network of one's own, --model {self.name}")
         names = list(layer_names(self.layers))
         for layer in self.layers:
             if isinstance(layer, Flatten):
@@ -124,7 +152,13 @@ class NetworkSpec:
         return sum(parameter.size for parameter in self.parameters if parameter.trainable)
 
     def initial_weights(self, seed: int) -> Weights:
-        """Canonical name -> float64 array, the same on every machine, since only sums, products and roots are used."""
+        """Canonical name -> float64 array.
+
+        It is the same on every machine, since only sums, products and roots are used; those of a network of the user's
+        are its framework's.
+        """
+        if self.is_own:
+            return own_network.read_initial_weights(self.name, self.image_shape, self.num_classes, seed)
         weights: Weights = {}
         for index, parameter in enumerate(self.parameters):
             bits = random_bits(parameter.size, seed, STREAM_WEIGHTS, index)
@@ -150,6 +184,16 @@ class NetworkSpec:
         converts = "pt_impl.weights.get_weights converts PyTorch's (docs/networks.md)"
         check_arrays(weights, expected, source, f"--model {self.name} has other names; {converts}", dtype)
         return weights
+
+
+def load_module(path: Path) -> ModuleType:
+    """Runs a file of the user's. Its folder is importable: the files of a network may share others."""
+    sys.path.append(str(path.parent))  # last: its jax.py must not hide the package of that name
+    spec = importlib.util.spec_from_file_location(f"network_in_{path.stem}", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 SHOWN = 4  # names in a message

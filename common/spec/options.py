@@ -108,9 +108,11 @@ AutoOrBool = Literal["auto"] | bool
 
 
 def _check_model(name: str) -> str:
-    if name not in FOLDERS:
-        raise ValueError(f"should be one of {', '.join(FOLDERS)}")
-    return name
+    if name in FOLDERS:
+        return name
+    if "/" in name or Path(name).is_dir():  # a folder of the user's
+        return str(Path(name).resolve())
+    raise ValueError(f"should be one of {', '.join(FOLDERS)}, or a folder such as ./mynet")
 
 
 ModelName = Annotated[str, AfterValidator(_check_model)]
@@ -302,6 +304,11 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     def num_gpus(self) -> int:
         """Number of GPUs used on each node, in a resolved configuration."""
         return self.stages_on.count("gpu")
+
+    @property
+    def network_name(self) -> str:
+        """For people, and for names of folders: that of `--model`, or of the user's folder."""
+        return Path(self.model).name
 
     @model_validator(mode="after")
     def _fits_its_rule(self) -> Self:

@@ -21,6 +21,7 @@ from common.record.audited_states import STATES_DIR
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
+from common.spec.own_network import digest_of, is_folder
 from comparison.plan.jobs import contenders
 from comparison.plan.request import Request
 from comparison.prove.audits import (
@@ -81,6 +82,8 @@ class Prover:
             first, *others = (job for job in jobs if job.variant == variant)
             values = dict(variant.values)
             parted = [job for job in others if judge(self.folder, values, first.name, job.name).same is False]
+            if is_folder(variant.config.model):  # `python -m port` names the layer
+                continue
             if not all(is_audited(self.folder / job.path / FIRST_BATCH_DIR) for job in parted):
                 self.say(f"losses differ; looking for the layer and the step: {', '.join(row.title for row in parted)}")
                 self._look_again([first, *parted])
@@ -128,7 +131,9 @@ class Prover:
         Args:
           runs: all runs of the comparison.
         """
-        runs = [run for run in runs if run.result and not run.record.rate_search]
+        runs = [
+            run for run in runs if run.result and not run.record.rate_search and not is_folder(run.result.config.model)
+        ]
         firsts: dict[tuple[Path, int], Run] = {}  # variant and seed -> a run of the first row
         for run in runs:
             if run.record.contender == contenders(self.request.options)[0]:
@@ -229,6 +234,7 @@ class Prover:
             "implementation": job.implementation,
             "config": job.config.training_fields(),
             "data": job.data_sha256,
+            "network": digest_of(job.config.model) if is_folder(job.config.model) else None,
             "code": code_sha256(),
             "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
             "versions": _versions(self.request.options.interpreters()[job.implementation]),

@@ -1,0 +1,181 @@
+"""A network of the user's: a folder with `pt.py`, `tf.py` or `jax.py`, see docs/porting.md.
+
+Training must know its parameters, its initial weights, and which value in one framework is which in another. Only the
+frameworks can tell. `python -m port.prepare` runs the files, checks that they are the same network, and writes this to
+the user's cache, where it is found by the content of the folder.
+"""
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from common.platform.errors import UserError
+from common.platform.files import Arrays, lock_file, read_json_model, read_safetensors, user_cache
+from common.platform.machine import REPOSITORY
+
+FILES = {"pt": "pt.py", "tf": "tf.py", "jax": "jax.py"}  # framework -> its file in a network's folder
+NETWORK_FILE = "network.json"
+FORMAT = 1  # of the files in the cache
+
+Shape = tuple[int, int, int]
+
+
+class Prepared(BaseModel):
+    """`network.json`.
+
+    Attributes:
+      parameters: canonical name -> shape, in the order in which the reference uses them. The reference is the folder's
+        first file in the order of FILES; a name is that of its layer, and the kind of the parameter.
+      flops_per_image: floating-point operations of one forward pass over one image, of kernels alone.
+      drops: whether the network has dropout, for which each framework draws random numbers of its own.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    parameters: dict[str, tuple[int, ...]]
+    flops_per_image: int
+    drops: bool
+
+
+@dataclass(frozen=True, eq=False)  # compared by identity: its arrays have no single truth value
+class Layout:
+    """Where a framework keeps each value of the canonical arrays.
+
+    Attributes:
+      shapes: canonical name -> shape.
+      places: the framework's name of an array -> int64, of its shape: the number of each value, if the values of all
+        canonical arrays are counted one array after the other.
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+    places: Arrays
+
+    def to_native(self, arrays: Arrays) -> Arrays:
+        """The framework's arrays, from canonical ones; of those that are there."""
+        flat = [np.ravel(arrays[name]) if name in arrays else np.zeros(_size(of)) for name, of in self.shapes.items()]
+        there = [np.full(_size(shape), name in arrays) for name, shape in self.shapes.items()]
+        kind = np.result_type(*(array.dtype for array in arrays.values()))
+        values, known = np.concatenate(flat).astype(kind), np.concatenate(there)
+        return {name: values[places] for name, places in self.places.items() if known[places.flat[0]]}
+
+    def to_canonical(self, arrays: Arrays) -> Arrays:
+        """The canonical arrays of the framework's: `to_native` backwards. Arrays of other names are left out."""
+        own = {name: array for name, array in arrays.items() if name in self.places}
+        size = sum(map(_size, self.shapes.values()))
+        values = np.zeros(size, np.result_type(*(array.dtype for array in own.values())))
+        known = np.zeros(size, bool)
+        for name, array in own.items():
+            values[self.places[name]], known[self.places[name]] = array, True
+        found, start = {}, 0
+        for name, shape in self.shapes.items():
+            stop = start + _size(shape)
+            if known[start]:
+                found[name] = values[start:stop].reshape(shape)
+            start = stop
+        return found
+
+
+def to_native(layout: Layout | None, arrays: Arrays) -> Arrays:
+    """The framework's arrays; the canonical ones where there is no layout, since it has the same."""
+    return layout.to_native(arrays) if layout else arrays
+
+
+def to_canonical(layout: Layout | None, arrays: Arrays) -> Arrays:
+    """`to_native` backwards."""
+    return layout.to_canonical(arrays) if layout else arrays
+
+
+def _size(shape: Sequence[int]) -> int:
+    return int(np.prod(shape))
+
+
+def is_folder(model: str) -> bool:
+    """Whether `--model` names a folder of the user's."""
+    return "/" in model
+
+
+def read_prepared(model: str, image_shape: Shape, num_classes: int) -> Prepared:
+    """Raises UserError as `prepare` does."""
+    return read_json_model(Prepared, prepare(model, image_shape, num_classes) / NETWORK_FILE, f"--model {model}: ")
+
+
+def read_initial_weights(model: str, image_shape: Shape, num_classes: int, seed: int) -> Arrays:
+    """Canonical name -> array, float64, as the reference's own initialisers draw them. Raises UserError."""
+    return read_safetensors(prepare(model, image_shape, num_classes, seed=seed) / weights_file(seed))
+
+
+@cache
+def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str) -> Layout:
+    """The layout in a framework, a key of FILES. Raises UserError."""
+    place = prepare(model, image_shape, num_classes, [framework])
+    shapes = read_json_model(Prepared, place / NETWORK_FILE, f"--model {model}: ").parameters
+    return Layout(shapes, read_safetensors(place / layout_file(framework)))
+
+
+def layout_file(framework: str) -> str:
+    return f"layout-{framework}.safetensors"
+
+
+def weights_file(seed: int) -> str:
+    return f"weights-{seed}.safetensors"
+
+
+def digest_of(model: str) -> str:
+    """Over the user's files. Raises UserError if there are none."""
+    digest = hashlib.sha256()
+    for path in own_files(Path(model)):
+        digest.update(f"{path.name} {path.stat().st_size} ".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def prepare(
+    model: str, image_shape: Shape, num_classes: int, frameworks: Sequence[str] = (), seed: int | None = None
+) -> Path:
+    """The folder in the cache with what was asked for; what is missing there is made, in some seconds.
+
+    Args:
+      frameworks: whose layouts are needed, keys of FILES.
+      seed: whose initial weights are needed; None: none.
+
+    Raises:
+      UserError: the folder or a file is missing, a file can't be run, or it is another network than the reference.
+    """
+    folder = Path(model)
+    key = hashlib.sha256(repr((FORMAT, digest_of(model), image_shape, num_classes)).encode()).hexdigest()
+    place = user_cache() / "networks" / f"{folder.name}-{key[:16]}"
+    wanted = [NETWORK_FILE, *map(layout_file, frameworks), *([] if seed is None else [weights_file(seed)])]
+    if all((place / name).exists() for name in wanted):
+        return place
+    for framework in frameworks:
+        if not (folder / FILES[framework]).is_file():
+            raise UserError(f"--model {model}: has no {FILES[framework]}")
+    place.mkdir(parents=True, exist_ok=True)
+    with lock_file(place / ".lock", wait=True):
+        if all((place / name).exists() for name in wanted):  # made by another process meanwhile
+            return place
+        words = ["--image-shape", *image_shape, "--num-classes", num_classes]
+        words += ["--frameworks", *frameworks] if frameworks else []
+        words += ["--seed", seed] if seed is not None else []
+        command = [sys.executable, "-m", "port.prepare", folder.resolve(), place, *words]
+        done = subprocess.run(list(map(str, command)), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        raise UserError(f"--model {model}: {lines[-1]}")
+    return place
+
+
+def own_files(folder: Path) -> list[Path]:
+    """The user's files that make a network, by name. Raises UserError if there are none."""
+    if not folder.is_dir():
+        raise UserError(f"--model {folder}: no such folder")
+    paths = sorted([*folder.glob("*.py"), *folder.glob("names.yaml")])
+    if not {path.name for path in paths} & {*FILES.values()}:
+        raise UserError(f"--model {folder}: has none of {', '.join(FILES.values())}")
+    return paths

@@ -1,0 +1,80 @@
+"""Writes what training needs to know of a network of the user's, see `common/spec/own_network.py`, which starts it.
+
+python -m port.prepare FOLDER INTO --image-shape H W C --num-classes N [--frameworks tf jax] [--seed S]
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from common.platform.errors import UserError
+from common.platform.files import write_json_model, write_safetensors
+from common.spec.own_network import FILES, NETWORK_FILE, Prepared, layout_file, weights_file
+from port.check import make_batch, run_all
+from port.departure import Comparison
+from port.run import Result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("into", type=Path)
+    parser.add_argument("--image-shape", type=int, nargs=3, required=True)
+    parser.add_argument("--num-classes", type=int, required=True)
+    parser.add_argument("--frameworks", choices=[*FILES], nargs="+", default=[])
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    first = next(name for name, file in FILES.items() if (given.folder / file).is_file())
+    batch = make_batch(tuple(given.image_shape), given.num_classes)
+    try:
+        results = run_all(given.folder, list(dict.fromkeys([first, *given.frameworks])), batch, given.seed)
+    except UserError as error:
+        sys.exit(str(error))
+    reference = results[first]
+    for name, result in results.items():
+        if name != first and (departure := Comparison(reference, result, FILES[first], FILES[name], batch).departure):
+            sys.exit(
+                f"{FILES[name]} departs {departure.place}{f': {departure.cause}' if departure.cause else ''}"
+                f" (python -m port --network {given.folder} shows every layer)"
+            )
+        check_trainable(FILES[name], result)
+        write_safetensors(given.into / layout_file(name), result.places)
+    initial = {
+        name: reference.initial[layer][kind]
+        for name, (layer, _, kind) in ((name, name.rpartition(".")) for name in reference.shapes)
+    }
+    write_safetensors(given.into / weights_file(given.seed), initial)
+    flops = flops_per_image(reference, len(batch.images))
+    drops = bool(reference.trace.dropouts)
+    prepared = Prepared(parameters=reference.shapes, flops_per_image=flops, drops=drops)
+    write_json_model(given.into / NETWORK_FILE, prepared)
+
+
+def check_trainable(file: str, result: Result) -> None:
+    """Ends with a line if training would not be what the file says."""
+    if result.has_loss:
+        sys.exit(f"{file} has a loss of its own; a comparison trains with the mean cross-entropy alone")
+    for number, call in enumerate(result.trace.calls):
+        missing = call.weights.keys() - result.gradients[number].keys() - {"mean", "variance"}
+        if missing:
+            sys.exit(f"{file}: {call.layer} has a {min(missing)} that is not trained")
+
+
+def flops_per_image(result: Result, count: int) -> int:
+    """Floating-point operations of the kernels in one forward pass over one image of `count`.
+
+    A multiplication and an addition count as two, as in torch.utils.flop_counter.
+    """
+    flops = 0
+    for call in result.trace.calls:
+        for kind, array in call.weights.items():
+            if "kernel" in kind and call.kind != "embedding":
+                seen = call.input if call.output is None or call.kind == "conv transpose" else call.output
+                flops += 2 * array.size * (seen.size // seen.shape[-1]) // count
+    return int(np.int64(flops))
+
+
+if __name__ == "__main__":
+    main()

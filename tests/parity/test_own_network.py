@@ -1,0 +1,87 @@
+"""A network of the user's: the same training in each framework, and proved to be so."""
+
+import sys
+
+import numpy as np
+import pytest
+from conftest import ONE_ROUND, REPOSITORY, read_csv, run, train
+
+from common.platform.files import read_safetensors
+from common.record.results import EpochLine, read_metrics, read_step_losses
+from common.spec.own_network import Layout
+
+EXAMPLE = REPOSITORY / "port" / "example"
+STEPS = ("--model", EXAMPLE, "--precision", 64, "--epochs", 1, "--verify-steps", 20, "--log-every-n-steps", 20)
+# What TensorFlow computes in 32 bits whatever the precision: here the constants of gelu.
+LARGEST = {"pt": 1e-13, "ptl": 1e-13, "tf": 1e-10, "keras": 1e-10, "jax": 1e-13}
+
+
+def test_a_layout_takes_canonical_arrays_there_and_back():
+    """An array of the framework's may hold several, as packed kernels of attention do; counters are left out."""
+    layout = Layout({"a.kernel": (2, 3), "b.bias": (2,), "c.bias": (2,)}, {"w": np.array([[0, 3], [1, 4], [2, 5]])})
+    layout.places["packed"] = np.array([6, 7, 8, 9])
+    arrays = {"a.kernel": np.arange(6.0).reshape(2, 3), "b.bias": np.ones(2), "c.bias": np.zeros(2)}
+    native = layout.to_native(arrays)
+    np.testing.assert_array_equal(native["w"], arrays["a.kernel"].T)
+    assert native["packed"].tolist() == [1, 1, 0, 0]
+    back = layout.to_canonical(native | {"counter": np.array(3)})
+    assert back.keys() == arrays.keys() and all((back[name] == arrays[name]).all() for name in arrays)
+    assert list(layout.to_native({"a.kernel": arrays["a.kernel"]})) == ["w"]  # such as the slots of some parameters
+
+
+@pytest.mark.slow
+def test_every_step_and_evaluation_agrees(tmp_path):
+    """In all modes, on one device and on two."""
+    runs = {}
+    for implementation, mode, devices in (
+        *(("pt", "plain", 1), ("tf", "plain", 1), ("jax", "plain", 1), ("ptl", "tuned", 1), ("keras", "tutorial", 1)),
+        *(("pt", "plain", 2), ("tf", "plain", 2), ("jax", "tuned", 2)),
+    ):
+        name = f"{implementation}-{mode}-{devices}"
+        more = ("--mode", mode, "--devices", devices)
+        runs[name] = train(implementation, tmp_path / name, *STEPS, *more)
+    for name, folder in runs.items():
+        devices = name.rpartition("-")[2]
+        reference, largest = runs[f"pt-plain-{devices}"], LARGEST[name.partition("-")[0]]
+        for read in (read_step_losses, lambda path: [line.test_loss for line in read_metrics(path, EpochLine)]):
+            np.testing.assert_allclose(read(folder), read(reference), rtol=largest, err_msg=name)
+        weights = read_safetensors(folder / "model.safetensors")
+        for key, array in read_safetensors(reference / "model.safetensors").items():
+            np.testing.assert_allclose(weights[key], array, rtol=0, atol=1e-8, err_msg=f"{name}: {key}")
+
+
+@pytest.mark.slow
+def test_compare_trains_proves_and_measures_it(tmp_path):
+    command = (sys.executable, "compare.py", "--model", EXAMPLE, "--implementations", "tf", "pt", "--mode", "plain")
+    done = run(*command, *ONE_ROUND, "--epochs", 2, "--output-dir", tmp_path / "r", cwd=REPOSITORY)
+    assert "pairing the layers of tf.py, pt.py" in done.stdout
+    assert "timed runs: not audited" in done.stdout
+    first, second = read_csv(tmp_path / "r" / "results.csv")
+    assert (second["same_training"], first["status"], second["status"]) == ("True", "ok", "ok")
+    assert float(second["ratio"]) > 0
+    assert (tmp_path / "r" / "network" / "example" / "tf.py").read_text() == (EXAMPLE / "tf.py").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("tf.py", "epsilon=1e-5", "epsilon=1e-3", "tf.py departs at norm1"),
+        (
+            "pt.py",
+            "def make_",
+            "def loss(outputs, labels):\n    return outputs.sum()\n\n\ndef make_",
+            "loss of its own",
+        ),
+        ("pt.py", "return Network(image", "raise ValueError('no')\n    return Network(image", "ValueError: no"),
+    ],
+)
+def test_what_is_not_the_same_network_is_refused_in_a_line(tmp_path, file, old, new, said):
+    folder = tmp_path / "mynet"
+    folder.mkdir()
+    for path in EXAMPLE.glob("*.py"):
+        text = path.read_text()
+        assert path.name != file or old in text
+        (folder / path.name).write_text(text.replace(old, new) if path.name == file else text)
+    done = run(sys.executable, "compare.py", "--model", folder, "--implementations", "tf", "pt", expect=2)
+    assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
