@@ -177,7 +177,10 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     """use the first N test examples (synthetic: make N); unset: all (synthetic: 1024)"""
 
     model: ModelName = option(
-        "network", "cnn", description=f"the network, a folder of networks/: {', '.join(FOLDERS)}", shown="first"
+        "network",
+        "cnn",
+        description=f"the network: {', '.join(FOLDERS)}; or a folder with a network of your own, such as ./mynet",
+        shown="first",
     )
     sync_batchnorm: bool = option("network", False)
     """batch normalisation over the batch of all replicas, not over each one's shard"""
