@@ -19,7 +19,7 @@ from common.platform.processor import (
     processor_note,
     try_out,
 )
-from common.spec.options import DEVICES_OF, Accelerator, Precision, Strategy, TrainConfig
+from common.spec.options import DATASET_NAMES, DEVICES_OF, Accelerator, Precision, Strategy, TrainConfig
 from common.spec.update_rule import spelled_out
 
 # --- Devices, nodes and strategy ---
@@ -244,7 +244,7 @@ def tutorial_obstacle(config: TrainConfig) -> str | None:
             f"--batch-size {config.batch_size}: with --mode tutorial, should be a multiple of the number of devices,"
             f" {config.num_shards}"
         )
-    data = data_spec(config) if config.dataset in ("arrays", "synthetic") else None
+    data = data_spec(config) if config.dataset == "synthetic" or config.dataset not in DATASET_NAMES else None
     if data and (data.is_float or data.image_shape[2] not in (1, 3)):
         return "--mode tutorial: its programs load pictures, uint8 with 1 or 3 channels; use --mode plain"
     return None

@@ -175,8 +175,8 @@ def check_data(variants: Sequence[Variant], runs: Sequence[Run]) -> None:
             config = variant.config.replace(seed=seed)
             if run.result and run.result.data_sha256 != Experiment.make(config).dataset.sha256:
                 raise UserError(
-                    f"--data-dir {config.data_dir}: holds other data than when {run.run_dir} was made; put the former"
-                    " data set back, or start a new comparison"
+                    f"--dataset {config.dataset}: holds other data than when {run.run_dir} was made; put it back,"
+                    " or start a new comparison"
                 )
 
 

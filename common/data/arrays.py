@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from common.data.formats import Split
 from common.platform.errors import UserError
-from common.platform.files import read_json_model, user_cache, write_json_model
+from common.platform.files import lock_file, read_json_model, user_cache, write_json_model, writing
 from common.spec.options import MAX_SIDE, ClassNames
 
 DATASET_FILE = "dataset.json"
@@ -34,6 +34,7 @@ class ArraysInfo(BaseModel, frozen=True, extra="forbid"):
     mean: list[FiniteFloat]  # of each channel over the training images; that of uint8 divided by 255, as is `std`
     std: list[Annotated[FiniteFloat, Field(ge=SMALLEST_STD)]]
     sha256: str  # hex digest over dtypes, shapes and bytes of the four arrays
+    source: str = ""  # the state of what they were made of, see `check_source`
 
 
 def array_path(folder: Path, part: str, kind: str) -> Path:
@@ -44,7 +45,7 @@ def array_path(folder: Path, part: str, kind: str) -> Path:
 def _read_info(folder: Path) -> ArraysInfo:
     path = folder / DATASET_FILE
     if not path.exists():
-        raise UserError(f"--data-dir {folder}: no {DATASET_FILE} there; make_dataset.py makes such a folder of images")
+        raise UserError(f"--dataset {folder}: no {DATASET_FILE} there")
     return read_json_model(ArraysInfo, path)
 
 
@@ -56,7 +57,7 @@ def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, Split, Split]:
     info = _read_info(folder)
     train, test = _read_split(folder, "train", info), _read_split(folder, "test", info)
     if (train[0].shape[1:], train[0].dtype) != (test[0].shape[1:], test[0].dtype):
-        raise UserError(f"--data-dir {folder}: training and test images differ in size or type")
+        raise UserError(f"--dataset {folder}: training and test images differ in size or type")
     return info, train, test
 
 
@@ -107,20 +108,79 @@ def check_arrays_checksum(folder: Path) -> None:
     if checked.exists():
         return
     if _sha256(folder) != info.sha256:
-        raise UserError(f"--data-dir {folder}: its arrays have been changed since {DATASET_FILE} was written")
+        raise UserError(f"--dataset {folder}: its arrays have been changed since {DATASET_FILE} was written")
     with suppress(OSError):  # without it, the next run computes the checksum again
         checked.parent.mkdir(parents=True, exist_ok=True)
         checked.touch()
 
 
-def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]) -> None:
-    """Makes a data set of arrays that you have, for `--dataset arrays --data-dir FOLDER`.
+def check_source(folder: Path, option: str, state: str) -> None:
+    """Raises UserError if the images, of which the arrays in `folder` were made, have changed since."""
+    if _read_info(folder).source != state:
+        raise UserError(f"{option}: has changed since {folder} was made of it; remove that folder")
+
+
+# What the arrays of an .npz are called: training images and labels, then those for testing, which may be missing.
+NPZ_NAMES = (
+    ("train_images", "train_labels", "test_images", "test_labels"),
+    ("x_train", "y_train", "x_test", "y_test"),
+    ("images", "labels"),
+)
+
+
+def arrays_of_npz(path: Path) -> Path:
+    """The folder of arrays beside an `.npz`: `mine-arrays`. It is made if there is none yet.
+
+    The file has arrays with the names of `NPZ_NAMES`; without those for testing every fifth image of each class is a
+    test image. Classes have the names in `class_names`, or their numbers.
+
+    Raises:
+      UserError: the file has other arrays, or has changed since the folder was made.
+    """
+    folder, stat = path.with_name(f"{path.stem}-arrays"), path.stat()
+    option, state = f"--dataset {path}", f"{stat.st_size} {stat.st_mtime_ns}"
+    with writing(folder), lock_file(folder.with_name(f".{folder.name}.lock"), wait=True):
+        if not (folder / DATASET_FILE).exists():
+            try:
+                arrays = dict(np.load(path, allow_pickle=False))
+            except Exception as error:  # noqa: BLE001 - of a damaged file NumPy raises whatever its parsers do
+                raise UserError(f"{option}: not a readable .npz file: {error}") from None
+            names = next((names for names in NPZ_NAMES if {*names} <= arrays.keys()), None)
+            if names is None:
+                wanted = " or ".join(", ".join(names) for names in NPZ_NAMES)
+                raise UserError(f"{option}: has the arrays {', '.join(arrays)}; should have {wanted}")
+            images, labels, *of_test = (arrays[name] for name in names)
+            labels = np.ravel(labels)
+            if images.ndim == 3:  # grey images without an axis of channels
+                images, of_test[:1] = images[..., None], [array[..., None] for array in of_test[:1]]
+            if of_test:
+                train, test = (images, labels), (of_test[0], np.ravel(of_test[1]))
+            else:
+                chosen = every_fifth(labels)
+                train, test = (images[~chosen], labels[~chosen]), (images[chosen], labels[chosen])
+            usual = map(str, range(int(labels.max(initial=0)) + 1))
+            write_arrays(folder, train, test, [*map(str, arrays.get("class_names", usual))], state)
+    check_source(folder, option, state)
+    return folder
+
+
+def every_fifth(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """bool (N,): every fifth example of each class."""
+    chosen = np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        chosen[np.flatnonzero(labels == label)[4::5]] = True
+    return chosen
+
+
+def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str], source: str = "") -> None:
+    """Makes a data set of arrays that you have, for `--dataset FOLDER`.
 
     Args:
       folder: is made; must not hold a data set.
       train, test: images, uint8 or float32 (N, H, W, C) with any number of channels; labels, integers (N,), from 0.
         Networks get them normalised: less the mean of a channel, divided by its standard deviation.
       class_names: in the order of the labels; MAX_CLASSES at most.
+      source: see `check_source`.
 
     Raises UserError for arrays of another type or shape, values that are not finite, labels without a class, names that
     are no class names, or a folder that holds a data set.
@@ -139,7 +199,7 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
     for part, (images, labels) in {"train": train, "test": test}.items():
         np.save(array_path(folder, part, "images"), np.ascontiguousarray(images))
         np.save(array_path(folder, part, "labels"), np.asarray(labels, np.int64))
-    write_arrays_info(folder, class_names)
+    write_arrays_info(folder, class_names, source)
     try:
         read_arrays_folder(folder)
     except UserError:
@@ -147,7 +207,7 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
         raise
 
 
-def write_arrays_info(folder: Path, class_names: list[str]) -> ArraysInfo:
+def write_arrays_info(folder: Path, class_names: list[str], source: str) -> ArraysInfo:
     """Computes mean, standard deviation and checksum of the arrays in `folder`, and writes `dataset.json`."""
     images = open_array(array_path(folder, "train", "images"))
     sums = squares = np.zeros(images.shape[3])
@@ -157,7 +217,8 @@ def write_arrays_info(folder: Path, class_names: list[str]) -> ArraysInfo:
         sums, squares = sums + values.sum(axis=0), squares + (values**2).sum(axis=0)
     mean, square = (total / (images.size / images.shape[3]) for total in (sums, squares))
     std = np.maximum(np.sqrt(np.maximum(square - mean**2, 0)), SMALLEST_STD)
-    info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=_sha256(folder))
+    digests = {"sha256": _sha256(folder), "source": source}
+    info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), **digests)
     write_json_model(folder / DATASET_FILE, info)
     return info
 

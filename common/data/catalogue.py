@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.arrays import WHITE, check_arrays_checksum, read_arrays_folder
+from common.data.arrays import DATASET_FILE, WHITE, arrays_of_npz, check_arrays_checksum, read_arrays_folder
 from common.data.download import Source
 from common.data.formats import Images, Parse, Split, parse_cifar_files, parse_idx_files, read_bytes
 from common.platform.errors import UserError
@@ -58,8 +58,8 @@ class DatasetEntry:
 
 
 def dataset_entry(config: TrainConfig) -> DatasetEntry:
-    """The entry of the data set of `config`. Raises UserError if it is a folder of arrays that is not in order."""
-    entry = DATASETS[config.dataset]
+    """The entry of the data set of `config`. Raises UserError if it is one of the user's that is not in order."""
+    entry = DATASETS.get(config.dataset, _of_user)
     return entry if isinstance(entry, DatasetEntry) else entry(config)
 
 
@@ -114,13 +114,27 @@ def _synthetic(config: TrainConfig) -> DatasetEntry:
     )
 
 
-def _arrays(config: TrainConfig) -> DatasetEntry:
-    info, train, test = read_arrays_folder(config.data_dir)
+def _of_user(config: TrainConfig) -> DatasetEntry:
+    """A folder of images or an `.npz`, of which arrays are made beside it once; or a folder of arrays."""
+    path = Path(config.dataset)
+    if not path.exists():
+        raise UserError(f"--dataset {path}: no such file or folder")
+    if path.is_file():
+        if path.suffix != ".npz":
+            raise UserError(f"--dataset {path}: should be a folder of images, a folder of arrays, or an .npz")
+        path = arrays_of_npz(path)
+    elif not (path / DATASET_FILE).exists():
+        from rich.console import Console
+
+        from common.data.image_folder import arrays_of_images  # imported here: it imports Pillow
+
+        path = arrays_of_images(path, config.image_shape, Console(stderr=True, highlight=False, markup=False))
+    info, train, test = read_arrays_folder(path)
     num_train, height, width, channels = train[0].shape
     shape, mean, std = (height, width, channels), tuple(info.mean), tuple(info.std)
 
     def read() -> tuple[Split, Split]:
-        check_arrays_checksum(config.data_dir)
+        check_arrays_checksum(path)
         return train, test
 
     white = WHITE[train[0].dtype.name]
@@ -255,5 +269,4 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
         ),
     ),
     "synthetic": _synthetic,
-    "arrays": _arrays,
 }

@@ -34,7 +34,7 @@ class Remark(IntFlag):
 REMARKS = {
     Remark.WHITE_VALUE: "16 bits, and no word on which value is white; 65535 was taken",
     Remark.BACKGROUND: "transparent in places; a white background was taken",
-    Remark.CROPPED: "more than a quarter was cut off, see --fit",
+    Remark.CROPPED: "more than a quarter was cut off",
     Remark.OTHER_WAY_ROUND: "less would be cut off with height and width exchanged: --image-shape {1} {0} {2}",
 }
 MUCH = 0.25  # of an image that may be cut off without a remark

@@ -7,7 +7,6 @@ interrupted conversion continues where it stopped.
 import hashlib
 import json
 import os
-import shlex
 import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -15,60 +14,75 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Literal
 
 import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, model_validator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.data.arrays import ARRAYS, DATASET_FILE, ArraysInfo, array_path, write_arrays_info
+from common.data.arrays import ARRAYS, DATASET_FILE, ArraysInfo, array_path, check_source, write_arrays_info
 from common.data.formats import Fit
 from common.data.image_files import read_image, remarks
 from common.platform.cli import as_typed
 from common.platform.ending import ctrl_c_waits, end_with_parent
 from common.platform.errors import UserError
-from common.platform.files import write_file_atomically, write_text, writing
+from common.platform.files import lock_file, write_file_atomically, write_text, writing
 from common.platform.machine import num_cores
 from common.spec.options import MAX_CLASSES, ImageShape
 from common.spec.randomness import STREAM_SPLIT, random_bits
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # others are ignored
 TRAIN_WORD, TEST_WORDS = "train", ("test", "val")  # in names of folders such as training_set; the first one counts
+DEFAULT_SHAPE = (64, 64, 3)
+FIT: Fit = "crop"
+TEST_SHARE, SPLIT_SEED = 0.2, 0  # of each class for testing, if there is no folder test or val
 CHUNK = 64  # images that a worker process converts at a time
 LISTING_FILE, STATUS_FILE, UNREADABLE_FILE = ".listing.json", ".status", "unreadable.txt"
 TO_DO, DONE, UNREADABLE = 0, 1, 2  # the status of an image; one that is done also has the flags of `Remark`
 
 
-class ImageFolderConfig(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True):
-    """The options of make_dataset.py; `python make_dataset.py --help` prints them all."""
+@dataclass(frozen=True)
+class Conversion:
+    """What is converted, into what.
+
+    Attributes:
+      images: folder with a sub-folder for each class; or with folders for training and testing (train and test or val,
+        or such as training_set and test_set) that hold such sub-folders.
+      output: folder for the arrays.
+      image_shape: height, width and channels (1 or 3) that every image is brought to; where it has another shape, what
+        is too much is cut off.
+    """
 
     images: Path
-    """folder with a sub-folder for each class; or with folders for training and testing (train and test or val, or such
-    as training_set and test_set) that hold such sub-folders"""
     output: Path
-    """folder for the arrays, to be given as --data-dir with --dataset arrays"""
-    image_shape: ImageShape = (64, 64, 3)
-    """height, width and channels (1 or 3) that every image is brought to"""
-    fit: Fit = "crop"
-    """where an image has another shape: cut what is too much, pad with black, or stretch"""
-    test_share: float = Field(0.2, gt=0, lt=1)
-    """share of each class used for testing, if there is no folder test or val"""
-    seed: int = Field(0, ge=0, lt=2**63)
-    """seed for choosing those test images"""
-    unreadable: Literal["refuse", "skip"] = "refuse"
-    """what to do with images that can't be read, which are always listed; refuse: make no data set; skip: leave them
-    out"""
-    jobs: Literal["auto"] | Annotated[int, Field(gt=0, le=1024)] = "auto"
-    """processes; auto: one for each core"""
+    image_shape: ImageShape
 
-    @model_validator(mode="after")
-    def _channels(self) -> "ImageFolderConfig":
-        if self.image_shape[2] not in (1, 3):
-            raise ValueError(f"--image-shape {as_typed(self.image_shape)}: the last is 1 (grey) or 3 (colour)")
-        return self
+
+def arrays_of_images(folder: Path, image_shape: ImageShape | None, console: Console) -> Path:
+    """The folder of arrays beside a folder of images: `photos-arrays-64x64x3`. It is made if there is none yet.
+
+    Raises:
+      UserError: there are no images to convert, the folder can't be written, or images were added or removed since.
+    """
+    shape = image_shape or DEFAULT_SHAPE
+    if shape[2] not in (1, 3):
+        raise UserError(f"--image-shape {as_typed(shape)}: the last is 1 (grey) or 3 (colour)")
+    output = folder.with_name(f"{folder.name}-arrays-{'x'.join(map(str, shape))}")
+    with writing(output), lock_file(output.with_name(f".{output.name}.lock"), wait=True):
+        if not (output / DATASET_FILE).exists():
+            convert(Conversion(folder, output, shape), console)
+    check_source(output, f"--dataset {folder}", folders_state(folder))
+    return output
+
+
+def folders_state(source: Path) -> str:
+    """Changes where files were added to the folder or its sub-folders, down to those of classes, or removed."""
+    levels = [[str(source)]]
+    for _ in range(2):
+        levels.append([entry.path for folder in levels[-1] for entry in os.scandir(folder) if entry.is_dir()])
+    folders = sorted(folder for level in levels for folder in level)
+    return json.dumps([(folder.removeprefix(str(source)), Path(folder).stat().st_mtime_ns) for folder in folders])
 
 
 # --- The images, their labels, and the split into training and test images ---
@@ -90,16 +104,8 @@ class Listing:
     deeper: list[str]
 
 
-def list_images(config: ImageFolderConfig) -> Listing:
+def list_images(source: Path) -> Listing:
     """Every image with its label, training images first; repeated calls return the same order."""
-    source = config.images
-    if not source.is_dir():
-        what = "is a file" if source.exists() else "no such folder"
-        raise UserError(f"--images {source}: {what}; for arrays of your own, see docs/options.md")
-    if config.output.resolve().is_relative_to(source.resolve()):
-        raise UserError(
-            f"--output {config.output}: is inside --images {source}, as if it were a class; name a folder elsewhere"
-        )
     folders, left_out = _content(source, "")
     train_and_test = _parts(source, folders)
     class_names = folders
@@ -109,7 +115,7 @@ def list_images(config: ImageFolderConfig) -> Listing:
         left_out += beside_train + beside_test
         if unknown := sorted(set(test_names) - set(class_names)):
             of_train, of_test = train_and_test
-            raise UserError(f"--images {source}: {of_test}/{unknown[0]} is a class that {of_train}/ doesn't have")
+            raise UserError(f"--dataset {source}: {of_test}/{unknown[0]} is a class that {of_train}/ doesn't have")
         train, testing = (
             [_files(source, f"{part}/{name}", left_out) for name in class_names] for part in train_and_test
         )
@@ -117,25 +123,25 @@ def list_images(config: ImageFolderConfig) -> Listing:
         train, testing = [], []
         for label, name in enumerate(class_names):
             files = _files(source, name, left_out)
-            order = np.argsort(random_bits(len(files), config.seed, STREAM_SPLIT, label), kind="stable")
-            count = min(max(1, round(config.test_share * len(files))), len(files) - 1) if len(files) > 1 else 0
+            order = np.argsort(random_bits(len(files), SPLIT_SEED, STREAM_SPLIT, label), kind="stable")
+            count = min(max(1, round(TEST_SHARE * len(files))), len(files) - 1) if len(files) > 1 else 0
             chosen = set(order[:count].tolist())
             testing.append([path for index, path in enumerate(files) if index in chosen])
             train.append([path for index, path in enumerate(files) if index not in chosen])
     if len(class_names) < 2:
         raise UserError(
-            f"--images {source}: {len(class_names)} sub-folders; each class needs one, and two classes at least"
+            f"--dataset {source}: {len(class_names)} sub-folders; each class needs one, and two classes at least"
         )
     if len(class_names) > MAX_CLASSES:
-        raise UserError(f"--images {source}: {len(class_names)} classes; {MAX_CLASSES} at most")
+        raise UserError(f"--dataset {source}: {len(class_names)} classes; {MAX_CLASSES} at most")
     for name, files in zip(class_names, train, strict=True):
         if not name.isprintable():  # tables could not show it, and bytes that are not UTF-8 can't be written
-            raise UserError(f"--images {source}: {name!a} can't be the name of a class; rename this folder")
+            raise UserError(f"--dataset {source}: {name!a} can't be the name of a class; rename this folder")
         if not files:
             shown = ", ".join(sorted(SUFFIXES))
-            raise UserError(f"--images {source}: no images of class {name} for training ({shown})")
+            raise UserError(f"--dataset {source}: no images of class {name} for training ({shown})")
     if not any(testing):
-        raise UserError(f"--images {source}: no images to test on")
+        raise UserError(f"--dataset {source}: no images to test on")
     labelled = [(path, label) for part in (train, testing) for label, files in enumerate(part) for path in files]
     depth = 3 if train_and_test else 2
     deeper = [path for path, _ in labelled if len(Path(path).parts) > depth]
@@ -163,7 +169,7 @@ def _parts(source: Path, folders: Sequence[str]) -> tuple[str, str] | None:
         f"{name}: {', '.join(below[:3])}{', ...' * bool(below[3:])}" for name, (below, _) in inside.items()
     )
     raise UserError(
-        f"--images {source}: its sub-folders hold no images, but folders ({found}); if those are the classes, name the"
+        f"--dataset {source}: its sub-folders hold no images, but folders ({found}); if those are the classes, name the"
         " sub-folders train and test; otherwise give the folder whose sub-folders are the classes"
     )
 
@@ -193,51 +199,44 @@ def _files(source: Path, folder: str, left_out: list[str]) -> list[str]:
 # --- The conversion ---
 
 
-def convert(config: ImageFolderConfig, console: Console) -> ArraysInfo:
-    """Makes the data set, or continues an interrupted conversion.
+def convert(config: Conversion, console: Console) -> ArraysInfo:
+    """Makes the data set, or continues an interrupted conversion. Images that can't be read are listed and left out.
 
-    Raises UserError if there are no images; some can't be read, with `--unreadable refuse`; or the output folder has
-    other content.
+    Raises UserError if there are no images, or the output folder has other content.
     """
-    listing = list_images(config)
+    console.print(f"making arrays of {config.images} in {config.output}", soft_wrap=True)
+    listing = list_images(config.images)
     if left_out := len(listing.left_out):
         console.print(f"files and folders left out: {left_out:,}, such as {min(listing.left_out)!a}")
     if deeper := len(listing.deeper):
         console.print(f"images in a folder within that of their class: {deeper:,}, such as {listing.deeper[0]!a}")
-    if (config.output / DATASET_FILE).exists():
-        raise UserError(f"--output {config.output}: holds a data set already; name another folder")
     _begin(config, listing)
     _decode_all(config, listing, console)
     kept = _sort_out(config, listing, console)
     console.print("mean, deviation and checksum of all pixels")
-    info = write_arrays_info(config.output, listing.class_names)
+    info = write_arrays_info(config.output, listing.class_names, folders_state(config.images))
     for name in (LISTING_FILE, STATUS_FILE):
         (config.output / name).unlink()
     names = f"{', '.join(listing.class_names[:10])}{' ...' if listing.class_names[10:] else ''}"
     console.print(f"{len(listing.class_names)} classes: {names}", soft_wrap=True)
-    console.print(f"{kept[0]:,} training and {kept[1]:,} test images; the options that use them:")
-    console.print(f"--dataset arrays --data-dir {shlex.quote(str(config.output))}", soft_wrap=True)
+    console.print(f"{kept[0]:,} training and {kept[1]:,} test images")
     return info
 
 
-def _begin(config: ImageFolderConfig, listing: Listing) -> None:
+def _begin(config: Conversion, listing: Listing) -> None:
     """Creates the files of a new conversion; keeps the files of the same conversion if it was begun before."""
     config.output.mkdir(parents=True, exist_ok=True)
-    made_with = config.model_dump(mode="json", include={"image_shape", "fit", "test_share", "seed"})
     stats = [(config.images / path).stat() for path, _ in listing.files]
     states = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
     digest = hashlib.sha256(json.dumps([listing.files, states, listing.class_names]).encode()).hexdigest()
-    wanted = json.dumps({"options": made_with, "images": len(listing.files), "sha256": digest}, indent=2) + "\n"
+    wanted = json.dumps({"images": len(listing.files), "sha256": digest}, indent=2) + "\n"
     path = config.output / LISTING_FILE
     if path.exists():
         if path.read_text() != wanted:
-            raise UserError(
-                f"--output {config.output}: a conversion of other images or with other options was begun there, or"
-                " images have changed since; remove it, or name another folder"
-            )
+            raise UserError(f"{config.output}: images have changed since this conversion was begun; remove this folder")
         return
     if any(config.output.iterdir()):
-        raise UserError(f"--output {config.output}: is not empty")
+        raise UserError(f"{config.output}: is not empty, and holds no data set")
     starts = {"train": (0, listing.num_train), "test": (listing.num_train, len(listing.files))}
     try:
         with writing(config.output):
@@ -262,16 +261,15 @@ def _take_space(path: Path) -> None:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
-def _decode_all(config: ImageFolderConfig, listing: Listing, console: Console) -> None:
+def _decode_all(config: Conversion, listing: Listing, console: Console) -> None:
     status = np.fromfile(config.output / STATUS_FILE, np.uint8)
     to_do = np.flatnonzero(status == TO_DO).tolist()
     if len(to_do) < len(status):
         console.print(f"going on: {len(status) - len(to_do):,} of {len(status):,} images are done")
-    jobs = num_cores() if config.jobs == "auto" else config.jobs
     bar = Progress(
         TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True
     )
-    with bar, ProcessPoolExecutor(jobs, get_context("forkserver"), initializer=_start_worker) as pool:
+    with bar, ProcessPoolExecutor(num_cores(), get_context("forkserver"), initializer=_start_worker) as pool:
         task = bar.add_task("", total=len(status), completed=len(status) - len(to_do))
         try:
             with ctrl_c_waits():
@@ -292,14 +290,14 @@ def _start_worker() -> None:
     end_with_parent()
 
 
-def _decode(config: ImageFolderConfig, num_train: int, paths: dict[int, str]) -> int:
+def _decode(config: Conversion, num_train: int, paths: dict[int, str]) -> int:
     """Writes images, or marks them as unreadable; returns their number. `paths`: index of an image -> its path."""
     arrays = [open_memmap(array_path(config.output, part, "images"), "r+") for part in ("train", "test")]
     status = np.memmap(config.output / STATUS_FILE, np.uint8, "r+")
     for index, path in paths.items():
         in_test = index >= num_train
         try:
-            image, flags = read_image(config.images / path, config.image_shape, config.fit)
+            image, flags = read_image(config.images / path, config.image_shape, FIT)
         except UserError:
             status[index] = UNREADABLE
             continue
@@ -308,8 +306,8 @@ def _decode(config: ImageFolderConfig, num_train: int, paths: dict[int, str]) ->
     return len(paths)
 
 
-def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> tuple[int, int]:
-    """Lists unreadable images, then refuses or omits them. Returns the numbers of training and test images."""
+def _sort_out(config: Conversion, listing: Listing, console: Console) -> tuple[int, int]:
+    """Lists unreadable images and leaves them out. Returns the numbers of training and test images."""
     status = np.fromfile(config.output / STATUS_FILE, np.uint8)
     assert (status != TO_DO).all()
     unreadable = np.flatnonzero(status == UNREADABLE)
@@ -321,19 +319,17 @@ def _sort_out(config: ImageFolderConfig, listing: Listing, console: Console) -> 
         path = config.output / UNREADABLE_FILE
         write_text(path, "".join(f"{_reason(config, listing.files[index][0])}\n" for index in unreadable))
         summary = f"{len(unreadable):,} of {len(status):,} images can't be read, listed in {path}"
-        if config.unreadable == "refuse":
-            raise UserError(f"{summary}; --unreadable skip leaves them out")
         if not train.any() or not test.any():
             raise UserError(f"{summary}; too few are left")
-        console.print(f"{summary}: left out")
+        console.print(f"{summary}: left out", soft_wrap=True)
         for part, kind in ARRAYS:
             _leave_out(array_path(config.output, part, kind), train if part == "train" else test)
     return int(train.sum()), int(test.sum())
 
 
-def _reason(config: ImageFolderConfig, path: str) -> str:
+def _reason(config: Conversion, path: str) -> str:
     try:
-        read_image(config.images / path, config.image_shape, config.fit)
+        read_image(config.images / path, config.image_shape, FIT)
     except UserError as error:
         return str(error)
     return f"{config.images / path}: could not be read at first"

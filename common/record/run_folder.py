@@ -68,7 +68,7 @@ def with_run_dir(experiment: Experiment, name: str) -> Experiment:
     check_loggers(config.logger)
     resume, run_dir = config.resume, config.run_dir
     resumed = resume == "auto" or (resume and run_dir and resume.absolute().is_relative_to(run_dir.absolute()))
-    run_dir = prepare_run_dir(run_dir, f"{name}-{config.dataset}-{config.network_name}", bool(resumed))
+    run_dir = prepare_run_dir(run_dir, f"{name}-{config.dataset_name}-{config.network_name}", bool(resumed))
     config = config.replace(run_dir=run_dir)
     write_json_model(run_dir / CONFIG_FILE, config)
     return replace(experiment, config=config)

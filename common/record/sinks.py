@@ -69,7 +69,8 @@ class TrainingProgressSink(Sink):
         if config.evaluate_on == "train":
             self._evaluated, evaluated = "training-set", f" images, evaluated on {count:,} of them"
         self._console.print(
-            f"{self._title}: {config.network_name} on {config.dataset}, {self._plan.train_size:,} training{evaluated}\n"
+            f"{self._title}: {config.network_name} on {config.dataset_name},"
+            f" {self._plan.train_size:,} training{evaluated}\n"
             f"{describe_batch(config)}, {describe_settings(config)}, {describe_devices(config, self._device_name)}"
         )
 

@@ -6,6 +6,7 @@ Each option states at its field what it determines (its kind), and so which runs
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
@@ -73,7 +74,7 @@ def options_of_kind(schema: type[BaseModel], *kinds: str) -> list[str]:
 
 # --- The types of values ---
 
-DatasetName = Literal["digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic", "arrays"]
+DATASET_NAMES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100", "synthetic")
 LoggerName = Literal["tensorboard", "wandb"]
 Mode = Literal["tutorial", "plain", "tuned"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -107,15 +108,21 @@ AutoOrCount = Literal["auto"] | Annotated[int, Field(gt=0, le=1024)]
 AutoOrBool = Literal["auto"] | bool
 
 
-def _check_model(name: str) -> str:
-    if name in FOLDERS:
-        return name
-    if "/" in name or Path(name).is_dir():  # a folder of the user's
-        return str(Path(name).resolve())
-    raise ValueError(f"should be one of {', '.join(FOLDERS)}, or a folder such as ./mynet")
+def _name_or_path(names: Collection[str], example: str) -> Callable[[str], str]:
+    """Checks that a value is one of `names`, or the path of something of the user's, which becomes absolute."""
+
+    def check(value: str) -> str:
+        if value in names:
+            return value
+        if "/" in value or Path(value).exists():
+            return str(Path(value).resolve())
+        raise ValueError(f"should be one of {', '.join(names)}, or a path such as {example}")
+
+    return check
 
 
-ModelName = Annotated[str, AfterValidator(_check_model)]
+DatasetName = Annotated[str, AfterValidator(_name_or_path(DATASET_NAMES, "./photos"))]
+ModelName = Annotated[str, AfterValidator(_name_or_path(FOLDERS, "./mynet"))]
 
 # A hyperparameter. It is stored as typed; common/spec/update_rule.py rounds it to float32, for all implementations.
 Real = Annotated[float, Field(le=1e38, allow_inf_nan=False)]
@@ -163,14 +170,18 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
 
     # --- Data, network and augmentation ---
 
-    dataset: DatasetName = option("data", "digits", shown="first")
-    """the data set; all but digits and synthetic are read from --data-dir; arrays: a folder of memory-mapped arrays,
-    which make_dataset.py makes from any folder of images"""
+    dataset: DatasetName = option(
+        "data",
+        "digits",
+        description=f"the data set: {', '.join(DATASET_NAMES)}; or your own, a folder of images such as ./photos with a"
+        " sub-folder for each class, or an .npz, of which arrays are made beside it once",
+        shown="first",
+    )
     data_dir: Path = option("place", Path("data"), shown="first")
-    """folder of data sets in torchvision's layout; missing ones are downloaded there once; for arrays the folder that
-    make_dataset.py has written"""
+    """folder of data sets in torchvision's layout, for all but digits and synthetic; what is missing is downloaded"""
     image_shape: ImageShape | None = option("data", None)
-    """height, width and channels of synthetic images; unset: 28 28 1"""
+    """height, width and channels of synthetic images, or that images of your own are brought to; unset: 28 28 1 and
+    64 64 3"""
     train_size: Number | None = option("training", None)
     """use the first N training examples (synthetic: make N); unset: all (synthetic: 8192)"""
     test_size: Number | None = option("data", None)
@@ -313,6 +324,11 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
         """For people, and for names of folders: that of `--model`, or of the user's folder."""
         return Path(self.model).name
 
+    @property
+    def dataset_name(self) -> str:
+        """As `network_name`."""
+        return Path(self.dataset).name
+
     @model_validator(mode="after")
     def _fits_its_rule(self) -> Self:
         """Hyperparameters that are given belong to the update rule and to the schedule that are chosen."""
@@ -341,9 +357,9 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
             raise ValueError(f"--microbatches {self.microbatches}: does not divide --batch-size {self.batch_size}")
         if self.max_steps == 0:
             raise ValueError("--max-steps 0: at least 1, or -1 for no limit")
-        if self.image_shape and self.dataset != "synthetic":
+        if self.image_shape and self.dataset in DATASET_NAMES and self.dataset != "synthetic":
             shape = as_typed(self.image_shape)
-            raise ValueError(f"--image-shape {shape}: only for --dataset synthetic, not {self.dataset}")
+            raise ValueError(f"--image-shape {shape}: only for --dataset synthetic and your own, not {self.dataset}")
         return self
 
 

@@ -56,7 +56,7 @@ def make_output_dir(options: CompareConfig) -> Path:
     """Makes the folder of the comparison, or uses an empty one. Raises UserError if that is not possible."""
     folder = options.output_dir
     if folder is None:
-        return new_run_dir(f"{options.dataset}-{options.network_name}", Path("results"))
+        return new_run_dir(f"{options.dataset_name}-{options.network_name}", Path("results"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

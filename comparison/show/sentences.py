@@ -44,7 +44,7 @@ def what_was_compared(table: Table) -> list[str]:
     seeds, rounds = sorted({seed for seed, _ in pairs}), len(pairs)
     shown = f"seed{'s' if seeds[1:] else ''} {' '.join(map(str, seeds))}{f', {rounds} rounds' if rounds > 1 else ''}"
     return [
-        f"{config.network_name} on {config.dataset}: {images}, {result.num_parameters:,} parameters",
+        f"{config.network_name} on {config.dataset_name}: {images}, {result.num_parameters:,} parameters",
         f"{describe_batch(config)}, {epochs}, {result.num_steps:,} steps, {shown}",
         _update_rule(config),
         *_regularisation(config),

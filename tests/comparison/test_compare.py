@@ -175,12 +175,12 @@ def test_it_is_resumed_only_on_the_same_data(project, tmp_path):
     data, output = tmp_path / "set", tmp_path / "r"
     pixels, labels = np.zeros((40, 8, 8, 1), np.uint8), np.arange(40) % 2
     write_arrays(data, (pixels, labels), (pixels, labels), ["a", "b"])
-    options = ("--dataset", "arrays", "--data-dir", data, "--repeats", 1, "--mode", "plain", "--epochs", 1)
+    options = ("--dataset", data, "--repeats", 1, "--mode", "plain", "--epochs", 1)
     compare(project, output, "one", options=(*options, "--batch-size", 20))
     shutil.rmtree(data)
     write_arrays(data, (pixels + 1, labels), (pixels, labels), ["a", "b"])
     failed = run(sys.executable, "compare.py", "--resume", output, "--repeats", 2, cwd=project, expect=2)
-    assert f"--data-dir {data}: holds other data than when " in failed.stderr
+    assert f"--dataset {data}: holds other data than when " in failed.stderr
     assert not run_dir(output, "one", 2).exists()
 
 

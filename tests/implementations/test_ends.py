@@ -79,7 +79,7 @@ def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, implementation
     assert (status, lines) == (130, [f"python -m {implementation}_impl: interrupted"])
 
 
-@pytest.mark.parametrize("program", ["pt_impl", "exercises", "make_dataset"])
+@pytest.mark.parametrize("program", ["pt_impl", "exercises"])
 def test_ctrl_c_while_it_starts_ends_it_without_a_stack_trace(tmp_path, program):
     options = ("--run-dir", tmp_path / "r") if program == "pt_impl" else ()
     for after in (0.1, 0.2, 0.4):

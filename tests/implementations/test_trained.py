@@ -138,9 +138,9 @@ def save_arrays(folder, dataset, names):
     for part in ("train", "test"):
         for kind in ("images", "labels"):
             np.save(folder / f"{part}_{kind}.npy", getattr(dataset, f"{part}_{kind}"))
-    info = write_arrays_info(folder, list(names)).model_copy(update={"mean": [0.1] * 3})  # not that of the training
+    info = write_arrays_info(folder, list(names), "").model_copy(update={"mean": [0.1] * 3})  # not that of the training
     write_json_model(folder / "dataset.json", info)
-    return "--dataset", "arrays", "--data-dir", folder
+    return "--dataset", folder
 
 
 def test_classes_and_normalisation_are_those_of_the_training(weights, tmp_path):

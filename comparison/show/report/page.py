@@ -133,7 +133,7 @@ def write_report(comparison: Comparison) -> None:
 def _title(comparison: Comparison) -> str:
     config = comparison.request.config
     names = [implementation_title(name) for name in comparison.request.options.implementations]
-    return f"{config.network_name} on {config.dataset}: {', '.join(names)}"
+    return f"{config.network_name} on {config.dataset_name}: {', '.join(names)}"
 
 
 def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> dict[str, Any]:

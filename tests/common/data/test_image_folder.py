@@ -5,18 +5,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY, run, wait_for
+from conftest import REPOSITORY, wait_for
 from PIL import Image
-from rich.console import Console
 
-from common.data.arrays import DATASET_FILE, array_path, read_arrays_folder, write_arrays
+from common.data.arrays import DATASET_FILE, NPZ_NAMES, array_path, read_arrays_folder, write_arrays
 from common.data.datasets import load_dataset
 from common.data.image_files import REMARKS, Remark, read_image
-from common.data.image_folder import UNREADABLE_FILE, ImageFolderConfig, convert, list_images
+from common.data.image_folder import UNREADABLE_FILE, list_images
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 
@@ -40,19 +38,13 @@ def images(tmp_path):
     return folder
 
 
-def make(images, **options):
-    options = {"output": images.parent / "arrays", "image_shape": (16, 20, 3), "jobs": 2, **options}
-    config = ImageFolderConfig(images=images, **options)
-    convert(config, Console(soft_wrap=True))
-    return config.output
-
-
 def load(folder, **options):
-    return load_dataset(TrainConfig(dataset="arrays", data_dir=folder, **options))
+    return load_dataset(TrainConfig(dataset=str(folder), **options))
 
 
-def listed(folder, **options):
-    return list_images(ImageFolderConfig(images=folder, output=folder.parent / "arrays", **options))
+def make(images, image_shape=(16, 20, 3)):
+    load(images, image_shape=image_shape)
+    return images.parent / f"images-arrays-{'x'.join(map(str, image_shape))}"
 
 
 # --- Whole folders ---
@@ -75,7 +67,8 @@ def test_every_image_lands_with_its_label_in_one_of_the_two_sets(images):
     whole, part = load(output), load(output, train_size=20)
     assert whole.class_names == info.class_names and len(part.train_images) == 20 and whole.sha256 != part.sha256
     assert np.allclose(((whole.train_images - whole.shift) * whole.scale).mean(axis=(0, 1, 2)), 0, atol=1e-3)
-    assert listed(images).files == listed(images).files != listed(images, seed=1).files
+    assert list_images(images).files == list_images(images).files
+    load(images, image_shape=(16, 20, 3))  # made once
 
 
 @pytest.mark.parametrize("parts", [("train", "val"), ("training_set", "test_set"), ("train", "val", "test")])
@@ -83,7 +76,7 @@ def test_parts_under_usual_names_are_no_classes(tmp_path, parts):
     for part in parts:
         for name in ("cats", "dogs"):
             save(tmp_path / "images" / part / name / "deeper" / "1.png")
-    listing = listed(tmp_path / "images")
+    listing = list_images(tmp_path / "images")
     assert listing.class_names == ["cats", "dogs"] and listing.num_train == 2
     assert listing.left_out == list(parts[1:-1])
     assert [path for path, _ in listing.files[2:]] == [f"{parts[-1]}/{name}/deeper/1.png" for name in ("cats", "dogs")]
@@ -101,7 +94,7 @@ def test_folders_that_are_no_classes_are_refused(tmp_path, files, message):
     for file in files:
         save(tmp_path / "images" / file / "1.png")
     with pytest.raises(UserError, match=message):
-        listed(tmp_path / "images")
+        list_images(tmp_path / "images")
 
 
 def test_a_set_says_once_what_was_assumed_and_cut_off(images, capsys):
@@ -110,27 +103,22 @@ def test_a_set_says_once_what_was_assumed_and_cut_off(images, capsys):
     for index in range(4):
         save(images / "green" / f"tall{index}.png", size=(31, 60))
     make(images, image_shape=(15, 20, 3))
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert "files and folders left out: 1, such as 'red/notes.txt'" in lines
     assert f"1 of 36 images: {REMARKS[Remark.WHITE_VALUE]}" in lines
     assert f"1 of 36 images: {REMARKS[Remark.BACKGROUND]}" in lines
     assert any(line.endswith("with height and width exchanged: --image-shape 20 15 3") for line in lines)
 
 
-def test_unreadable_images_are_listed_and_refused_or_skipped_as_asked(images):
+def test_unreadable_images_are_listed_and_left_out(images, capsys):
     whole = (images / "red" / "1.jpg").read_bytes()
     (images / "red" / "1.jpg").write_bytes(whole[: len(whole) // 2])
     (images / "blue" / "0.png").write_text("no image at all")
-    message = f"2 of 30 images can't be read, listed in .*{UNREADABLE_FILE}; --unreadable skip"
-    with pytest.raises(UserError, match=message):
-        make(images)
-    first, second = (images.parent / "arrays" / UNREADABLE_FILE).read_text().splitlines()
+    _, train, test = read_arrays_folder(make(images))
+    said = f"2 of 30 images can't be read, listed in {make(images) / UNREADABLE_FILE}: left out"
+    assert said in capsys.readouterr().err
+    first, second = (make(images) / UNREADABLE_FILE).read_text().splitlines()
     assert "blue/0.png: cannot identify" in first and "red/1.jpg: Truncated" in second
-    with pytest.raises(UserError, match="no dataset.json"):
-        read_arrays_folder(images.parent / "arrays")
-    with pytest.raises(UserError, match="other options was begun there, or images have changed since"):
-        make(images, fit="pad")
-    _, train, test = read_arrays_folder(make(images, unreadable="skip"))  # continues where the first conversion stopped
     assert len(train[0]) + len(test[0]) == 28
     for pictures, labels in (train, test):
         for picture, label in zip(pictures, labels, strict=True):
@@ -141,29 +129,46 @@ def test_an_interrupted_conversion_goes_on_where_it_stopped(tmp_path):
     for name in ("a", "b"):
         for index in range(300):
             save(tmp_path / "images" / name / f"{index}.png", (index % 250, 0, 0), (200, 200))
-    options = ("--images", "images", "--output", "arrays", "--image-shape", "16", "16", "3", "--jobs", "1")
-    command = [sys.executable, str(REPOSITORY / "make_dataset.py"), *options]
-    status = tmp_path / "arrays" / ".status"
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+    command = [sys.executable, "compare.py", "--dataset", tmp_path / "images", "--image-shape", "16", "16", "3"]
+    output = tmp_path / "images-arrays-16x16x3"
+    status = output / ".status"
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         wait_for(lambda: status.exists() and np.fromfile(status, np.uint8).any())
         os.kill(process.pid, signal.SIGINT)
-        assert process.wait() == 130 and process.stderr.read() == b"make_dataset.py: interrupted\n"
+        assert process.wait() == 130 and process.stderr.read().endswith(b"compare.py: interrupted\n")
     done = int((np.fromfile(status, np.uint8) == 1).sum())
     assert 0 < done < 600
-    assert f"going on: {done} of 600 images are done" in run(*command, cwd=tmp_path).stdout
-    _, train, test = read_arrays_folder(tmp_path / "arrays")
+    load(tmp_path / "images", image_shape=(16, 16, 3))
+    _, train, test = read_arrays_folder(output)
     shades = sorted(int(picture[0, 0, 0]) for part in (train, test) for picture in part[0])
     assert shades == sorted(index % 250 for _ in "ab" for index in range(300))
 
 
 def test_mistakes_are_reported_in_one_line(images):
     output = make(images)
-    with pytest.raises(UserError, match="--images nowhere: no such folder"):
-        make(Path("nowhere"), output=output)
-    with pytest.raises(UserError, match="holds a data set already"):
+    with pytest.raises(UserError, match=r"--dataset .*nowhere: no such file or folder"):
+        load("./nowhere")
+    with pytest.raises(UserError, match="is 1 .grey. or 3 .colour."):
+        load(images, image_shape=(16, 20, 2))
+    save(images / "red" / "one more.png")
+    with pytest.raises(UserError, match=f"has changed since {output} was made of it; remove that folder"):
         make(images)
-    with pytest.raises(UserError, match="--output .*: is inside --images"):
-        make(images, output=images / "red" / "arrays")
+
+
+@pytest.mark.parametrize("names", NPZ_NAMES)
+def test_an_npz_becomes_a_data_set(tmp_path, names):
+    images, labels = np.random.default_rng(0).integers(0, 256, (50, 8, 9), np.uint8), np.arange(50) % 3
+    arrays = dict(zip(names, (images, labels[:, None], images[:7], labels[:7]), strict=False))
+    np.savez(tmp_path / "mine.npz", **arrays, class_names=["a", "b", "c"])
+    data = load(tmp_path / "mine.npz")
+    assert data.class_names == ["a", "b", "c"] and data.image_shape == (8, 9, 1)
+    if len(names) == 4:
+        assert (data.train_images[..., 0] == images).all() and (data.test_labels == labels[:7]).all()
+    else:
+        assert np.bincount(data.test_labels).tolist() == [3, 3, 3] and len(data.train_labels) == 41
+    np.savez(tmp_path / "other.npz", pictures=images)
+    with pytest.raises(UserError, match="other.npz: has the arrays pictures; should have train_images"):
+        load(tmp_path / "other.npz")
 
 
 # --- Sets that have been made ---
@@ -176,7 +181,7 @@ def change_a_pixel(folder):
 
 
 DAMAGES = (
-    (lambda folder: (folder / DATASET_FILE).unlink(), "no dataset.json there; make_dataset.py makes"),
+    (lambda folder: (folder / DATASET_FILE).unlink(), "sub-folders; each class needs one"),
     (lambda folder: array_path(folder, "test", "images").write_bytes(b"x"), "not a readable .npy file"),
     (lambda folder: np.save(array_path(folder, "train", "labels"), np.full(24, 3)), "labels from 3 to 3, but 3"),
     (change_a_pixel, "its arrays have been changed since dataset.json was written"),

@@ -52,7 +52,7 @@ def test_every_option_survives_the_way_to_an_implementation():
         ("--momentum 1", "--momentum 1: should be less than 1"),
         ("--learning-rate nan", "--learning-rate nan: should be a finite number"),
         ("--model vgg", "--model vgg: should be one of cnn, lenet, mnist_dropout, resnet8, resnet18, resnet50"),
-        ("--image-shape 8 8 1", "--image-shape 8 8 1: only for --dataset synthetic, not digits"),
+        ("--image-shape 8 8 1", "--image-shape 8 8 1: only for --dataset synthetic and your own, not digits"),
         ("--stages cpu gpu", "--stages cpu gpu: needs --strategy pipeline"),
         ("--strategy pipeline --microbatches 3", "--microbatches 3: does not divide --batch-size 64"),
         ("--strategy pipeline --stages cpu gpu --accelerator cpu", "--stages cpu gpu: at odds with --accelerator cpu"),
