@@ -8,7 +8,6 @@ import math
 import os
 import random
 import shlex
-import shutil
 import statistics
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from common.data.datasets import load_dataset, num_examples
+from common.data.datasets import data_spec, num_examples
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import UserError
@@ -28,7 +27,7 @@ from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.resolve import tutorial_obstacle
 from common.spec.options import Mode, TrainConfig
-from common.spec.own_network import FILES, is_folder, own_files, read_prepared
+from common.spec.own_network import FILES, copy_into, is_folder, own_files, read_prepared
 from common.spec.own_network import prepare as prepare_network
 from comparison.measure.cautions import too_many_threads
 from comparison.measure.comparison import Comparison, further_rounds
@@ -75,8 +74,9 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
     if is_folder(given.model):
-        given = given.model_copy(update={"model": _copied(given.model, folder)})
-        config = given.train_config()
+        data = data_spec(config)
+        copy = copy_into(given.model, folder, data.image_shape, len(data.class_names))
+        given, config = given.model_copy(update={"model": copy}), config.replace(model=copy)
     config, warnings = same_devices(config, given.interpreters(), given.timeout)
     for warning in warnings:
         console.print(f"warning: {warning}", soft_wrap=True)
@@ -106,25 +106,16 @@ def _with_own_network(given: CompareConfig, console: Console) -> CompareConfig:
     files = (IMPLEMENTATIONS[name].network_file for name in given.implementations if name in IMPLEMENTATIONS)
     frameworks = list(dict.fromkeys(files))
     console.print(f"pairing the layers of {', '.join(FILES[name] for name in frameworks)} in {given.model}")
-    dataset = load_dataset(given.train_config())
-    shape = dataset.image_shape, dataset.num_classes
-    prepare_network(given.model, *shape, frameworks, given.seeds[0])
-    if read_prepared(given.model, *shape).drops:
+    data = data_spec(given.train_config())
+    for seed in given.seeds:
+        place = prepare_network(given.model, data.image_shape, len(data.class_names), frameworks, seed)
+    if read_prepared(place).drops:
         console.print(
             f"note: {given.network_name} has dropout, for which each framework draws random numbers of its own: the"
             " proof runs without dropout",
             soft_wrap=True,
         )
     return given
-
-
-def _copied(model: str, folder: Path) -> str:
-    """Copies the user's network into the comparison's folder, so that the comparison has the files it was made with."""
-    copy = folder.absolute() / "network" / Path(model).name
-    copy.mkdir(parents=True)
-    for path in own_files(Path(model)):
-        shutil.copy(path, copy)
-    return str(copy)
 
 
 def _check(options: CompareConfig, config: TrainConfig) -> None:

@@ -68,7 +68,7 @@ class NetworkSpec:
     def make(cls, name: str, image_shape: tuple[int, int, int], num_classes: int) -> "NetworkSpec":
         """Raises UserError where the images are too small for the network, or where the user's own can't be made."""
         if own_network.is_folder(name):
-            prepared = own_network.read_prepared(name, image_shape, num_classes)
+            prepared = own_network.read_prepared(own_network.prepare(name, image_shape, num_classes))
             parameters = tuple(
                 Parameter(name, shape, name.rpartition(".")[2]) for name, shape in prepared.parameters.items()
             )

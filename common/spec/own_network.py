@@ -6,6 +6,7 @@ the user's cache, where it is found by the content of the folder.
 """
 
 import hashlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from common.platform.machine import REPOSITORY
 
 FILES = {"pt": "pt.py", "tf": "tf.py", "jax": "jax.py"}  # framework -> its file in a network's folder
 NETWORK_FILE = "network.json"
+COPIES = "network"  # the folder in that of a comparison
 FORMAT = 1  # of the files in the cache
 
 Shape = tuple[int, int, int]
@@ -101,9 +103,9 @@ def is_folder(model: str) -> bool:
     return "/" in model
 
 
-def read_prepared(model: str, image_shape: Shape, num_classes: int) -> Prepared:
-    """Raises UserError as `prepare` does."""
-    return read_json_model(Prepared, prepare(model, image_shape, num_classes) / NETWORK_FILE, f"--model {model}: ")
+def read_prepared(place: Path) -> Prepared:
+    """What is known of a network: `place` is what `prepare` returns, or a comparison's copy. Raises UserError."""
+    return read_json_model(Prepared, place / NETWORK_FILE)
 
 
 def read_initial_weights(model: str, image_shape: Shape, num_classes: int, seed: int) -> Arrays:
@@ -115,8 +117,7 @@ def read_initial_weights(model: str, image_shape: Shape, num_classes: int, seed:
 def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str) -> Layout:
     """The layout in a framework, a key of FILES. Raises UserError."""
     place = prepare(model, image_shape, num_classes, [framework])
-    shapes = read_json_model(Prepared, place / NETWORK_FILE, f"--model {model}: ").parameters
-    return Layout(shapes, read_safetensors(place / layout_file(framework)))
+    return Layout(read_prepared(place).parameters, read_safetensors(place / layout_file(framework)))
 
 
 def layout_file(framework: str) -> str:
@@ -169,6 +170,20 @@ def prepare(
         lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
         raise UserError(f"--model {model}: {lines[-1]}")
     return place
+
+
+def copy_into(model: str, comparison: Path, image_shape: Shape, num_classes: int) -> str:
+    """Copies the user's files into a comparison's folder, with what is known of the network; returns the new folder."""
+    copy = comparison.absolute() / COPIES / Path(model).name
+    copy.mkdir(parents=True)
+    for path in (*own_files(Path(model)), prepare(model, image_shape, num_classes) / NETWORK_FILE):
+        shutil.copy(path, copy)
+    return str(copy)
+
+
+def drops_by_itself(comparison: Path) -> bool:
+    """Whether a comparison is of a network of the user's with dropout, whose losses differ between frameworks."""
+    return any(read_prepared(path.parent).drops for path in comparison.glob(f"{COPIES}/*/{NETWORK_FILE}"))
 
 
 def own_files(folder: Path) -> list[Path]:

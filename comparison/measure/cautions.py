@@ -50,17 +50,17 @@ def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
         yield (
             "no proof that the rows train identically (--verify never): ratios may compare rows that train differently"
         )
-    # A network of the user's has no formulas, so conclusions say that its timed runs are not audited.
-    rows = [
-        row for table in tables for row in table.rows if row.num_runs and not is_folder(row.results[0].config.model)
-    ]
-    for row in rows if asked else ():
-        if not row.audited_steps and not row.audit_failure:
+    for row in (row for table in tables for row in table.rows if row.num_runs) if asked else ():
+        own = is_folder(row.results[0].config.model)  # it has no formulas; conclusions say that it is not audited
+        if not own and not row.audited_steps and not row.audit_failure:
             yield f"{row.title}: no step of its timed runs was audited: {row.why_not_audited}"
         if step := row.unexplained_jump:
+            not_audited, again = (
+                ("", "") if own else (", and the steps around were not audited", "; --resume audits them")
+            )
             yield (
-                f"{row.title}: its losses suddenly part from the first row's at step {step}, and the steps around"
-                " were not audited, so it may train differently from there; --resume audits them"
+                f"{row.title}: its losses suddenly part from the first row's at step {step}{not_audited}, so it may"
+                f" train differently from there{again}"
             )
 
 

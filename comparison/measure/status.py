@@ -3,6 +3,7 @@
 from functools import cached_property
 from typing import Literal
 
+from common.spec.own_network import drops_by_itself
 from comparison.lockstep import OF_EVALUATION
 from comparison.measure.table import RunsOfRow, have_turns, paired_turns
 from comparison.numbers import SHARE
@@ -80,7 +81,7 @@ class ProvedRow(RunsOfRow):
     def unexplained_jump(self) -> int | None:
         """The step at which its losses suddenly part from the first row's; None if not, or if that was looked into."""
         table, first = self.in_table, self.in_table.reference
-        if first is None or self.proof.same is False:
+        if first is None or self.proof.same is False or drops_by_itself(self.in_table.folder):
             return None
         if is_audited(table.folder / proof_path(table.variant, self.name) / CLOSER_DIR):
             return None
