@@ -45,6 +45,7 @@ from comparison.run.store import Run, check_name, store_run
 from comparison.run.turns import run_in_turns
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
+from comparison.show.terminal import print_first_tables
 
 
 def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
@@ -260,9 +261,19 @@ class RunMaker:
                 config = job.config.replace(run_dir=run_dir)
                 programs.append(Program.of(self.request, job.implementation, config, **more))
             if options.turns == "auto" and len(programs) > 1 and not any(program.starter for program in programs):
-                run_in_turns(programs, options.timeout, follower)
+                at_once = 1 if in_round[0].round == 1 else num_cores()  # start-up is measured in the first round
+                run_in_turns(programs, options.timeout, follower, at_once)
             else:
                 run_programs(programs, options.timeout, follower)
+            if in_round and self._shows_first(in_round[0]):
+                print_first_tables(
+                    self.view.console, Comparison(self.folder, self.request, self.runs, len(self.missing))
+                )
+
+    def _shows_first(self, job: Job) -> bool:
+        """Whether the tables are shown after the round of this run: after the first one, if others follow."""
+        options = self.request.options
+        return job.round == 1 and job.seed == options.seeds[0] and options.repeats > 1 and not options.sweep
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""

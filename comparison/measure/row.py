@@ -304,8 +304,8 @@ class Row(ProvedRow):
 
     @column("start-up\ns", DECISION, form=seconds, best="lowest")
     def startup_seconds(self) -> float | None:
-        """From the command to the end of the first step: median over runs."""
-        return _median(self.measured["startup_seconds"])
+        """From the command to the end of the first step: median over the runs of the first round, which start alone."""
+        return _median(self.started_alone["startup_seconds"])
 
     @column("wall\ns", TIMES, form=seconds)
     def wall_seconds(self) -> float | None:

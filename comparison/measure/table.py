@@ -112,9 +112,14 @@ class RunsOfRow:
         return self.runs[self.runs["whole"] & ~self.runs["left_out"]]
 
     @cached_property
+    def started_alone(self) -> pd.DataFrame:
+        """Those of the first round: in later ones several programs start side by side."""
+        return self.measured[self.measured["round"] == 1]
+
+    @cached_property
     def typical_run(self) -> Run:
         """The run with the median duration of training and evaluation, which rows and figures show."""
-        runs = self.measured if len(self.measured) else self.runs
+        runs = next((runs for runs in (self.started_alone, self.measured) if len(runs)), self.runs)
         ordered: list[Run] = sorted(runs["run"], key=lambda run: run.loop_seconds)
         return ordered[(len(ordered) - 1) // 2]
 

@@ -38,26 +38,29 @@ MARGIN = 1.5  # of memory, over what a program uses after its warm-up: it needs 
 LEAST_CYCLES = 10  # in a short training, turns are shorter so that there are as many
 
 
-def run_in_turns(programs: Sequence[Program], timeout: float, follower: Follower) -> None:
+def run_in_turns(programs: Sequence[Program], timeout: float, follower: Follower, at_once: int = 1) -> None:
     """Runs the programs of a round to their ends.
 
-    They start one after the other, each alone; then they train in turns; then they end one after the other. A program
-    that fails lets the others go on. No process outlives this call.
+    They start, each alone or several side by side; then they train in turns; then they end one after the other. A
+    program that fails lets the others go on. No process outlives this call.
 
     When the next program would not fit into memory beside those that are alive, it and the rest are a further group,
     in which the program of the first row trains once more.
 
     Args:
       timeout: seconds that one program may take, without waiting for its turns.
+      at_once: number of programs that start at the same time; 1 where the time is measured that they need for it.
     """
     first, *others = sorted(programs, key=lambda program: not program.is_reference)
     for group in itertools.count(1):
-        others = _run_group([first, *others], timeout, follower, group)
+        others = _run_group([first, *others], timeout, follower, at_once, group)
         if not others:
             return
 
 
-def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, group: int) -> list[Program]:
+def _run_group(
+    programs: Sequence[Program], timeout: float, follower: Follower, at_once: int, group: int
+) -> list[Program]:
     """Runs the first of the programs and those that fit into memory beside it; returns the others."""
     first, *others = programs
     if group > 1:
@@ -67,13 +70,18 @@ def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, 
     needed: dict[str, int] = {}  # the most that a program has used so far
     free = free_memory(first)
     try:
-        for program in [first, *others]:
-            if len(members) > 1 and any(free[kind] < MARGIN * needed[kind] for kind in free):
+        waiting = [first, *others]
+        while waiting:
+            fit = min((int(free[kind] / (MARGIN * each)) for kind, each in needed.items() if each > 0), default=at_once)
+            number = min(at_once, max(fit, 2 - len(members)))
+            if number < 1:
                 break
-            members.append(TurnsMember(program, timeout, follower, group))
-            members[-1].begin()
+            starting = [TurnsMember(program, timeout, follower, group) for program in waiting[:number]]
+            members, waiting = members + starting, waiting[number:]
+            begin(starting)
             before, free = free, free_memory(first)
-            needed = {kind: max(needed.get(kind, 0), before[kind] - now) for kind, now in free.items()}
+            used = {kind: (before[kind] - now) // len(starting) for kind, now in free.items()}
+            needed = {kind: max(needed.get(kind, 0), each) for kind, each in used.items()}
         _train([member for member in members if member.waits])
         for member in members:
             member.let_go()
@@ -91,6 +99,16 @@ def free_memory(program: Program) -> dict[str, int]:
     config = program.config
     gpus = config.devices if config.accelerator == "gpu" and isinstance(config.devices, int) else 0
     return memory | {f"GPU {index}": free for index, free in enumerate(free_gpu_memory(gpus))}
+
+
+def begin(members: Sequence["TurnsMember"]) -> None:
+    """Starts programs; returns when each of them has warmed up and waits, or has ended."""
+    for member in members:
+        member.start(**{SOCKET_VARIABLE: member.socket_name})
+        member.forget_waiting()
+    while starting := [member for member in members if member.process and not member.waits]:
+        for member in starting:
+            member.watch(POLL_SECONDS / len(starting))
 
 
 def _train(members: list["TurnsMember"]) -> None:
@@ -161,9 +179,9 @@ class TurnsMember(RunningProgram):
         self._waiting: dict[socket.socket, bool] = {}  # by connection
         self._selector = selectors.DefaultSelector()
         token = f"turns-{secrets.token_hex(8)}"
-        self._socket_name = f"@{token}" if sys.platform == "linux" else f"/tmp/{token}"
+        self.socket_name = f"@{token}" if sys.platform == "linux" else f"/tmp/{token}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(socket_address(self._socket_name))
+        self._listener.bind(socket_address(self.socket_name))
         self._listener.listen(4096)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -173,22 +191,17 @@ class TurnsMember(RunningProgram):
         """Whether all processes of the program wait for their turn."""
         return self.process is not None and bool(self._waiting) and all(self._waiting.values())
 
-    def begin(self) -> None:
-        """Starts the program; returns when it has warmed up and waits, or has ended."""
-        self.start(**{SOCKET_VARIABLE: self._socket_name})
-        self._watch(POLL_SECONDS)
-
     def take(self, turn: Turn) -> None:
         """Lets the program train until the end of a turn, if it has not ended."""
         if self.waits and self.done < turn.until:
             self._answer(turn)
-            self._watch()
+            self._follow()
 
     def let_go(self) -> None:
         """Lets the program take the steps that are left, which are not timed, and end."""
         while self.waits:
             self._answer(Turn(0, self.total_steps, self.total_steps))
-            self._watch(POLL_SECONDS)
+            self._follow(POLL_SECONDS)
 
     def hang_up(self) -> None:
         """Closes all connections: a program that waits for its turn goes on."""
@@ -196,21 +209,25 @@ class TurnsMember(RunningProgram):
             connection.close()
         self._waiting.clear()
         self._selector.close()
-        Path(self._socket_name).unlink(missing_ok=True)
+        Path(self.socket_name).unlink(missing_ok=True)
 
     def _answer(self, turn: Turn) -> None:
         text = (json.dumps(asdict(turn)) + "\n").encode()
         for connection in self._waiting:
             self._waiting[connection] = False
-            with suppress(OSError):  # the process has ended, which `_watch` will find
+            with suppress(OSError):  # the process has ended, which `_follow` will find
                 connection.sendall(text)
 
-    def _watch(self, poll: float = WATCH_SECONDS) -> None:
+    def _follow(self, poll: float = WATCH_SECONDS) -> None:
         """Follows the program until it waits or has ended."""
         self.forget_waiting()
         while self.process and not self.waits:
-            self._receive(poll)
-            self.look()
+            self.watch(poll)
+
+    def watch(self, seconds: float) -> None:
+        """Takes what the program says within `seconds`, and looks whether it has ended."""
+        self._receive(seconds)
+        self.look()
 
     def _receive(self, seconds: float) -> None:
         """Takes what the program's processes say within `seconds`: new connections, and that they wait."""

@@ -25,7 +25,7 @@ class LiveView:
     """
 
     def __init__(self, console: Console, total: int, done: list[Run]) -> None:
-        self._console = console
+        self.console = console
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
@@ -59,7 +59,7 @@ class LiveView:
         self._bars.update(self._whole, total=self._total)
 
     def say(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)
 
     def start(self, job: Job, left: list[Job]) -> None:
         """Shows that the run of `job` begins. The jobs in `left` come after it."""
@@ -105,8 +105,8 @@ class LiveView:
         seconds = self._seconds_left()
         if seconds is not None:
             state += f", {_clock(seconds)} left"
-            if not self._console.is_terminal and (over or time.monotonic() - self._told > PLAIN_SECONDS):
-                self._console.print(f"runs: {state}")
+            if not self.console.is_terminal and (over or time.monotonic() - self._told > PLAIN_SECONDS):
+                self.console.print(f"runs: {state}")
                 self._told = time.monotonic()
         self._bars.update(self._whole, state=state)
 
@@ -130,11 +130,11 @@ class LiveView:
         return next((statistics.median(kind) for kind in kinds if kind), None)
 
     def _plain(self, job: Job, what: str) -> None:
-        if self._console.is_terminal:
+        if self.console.is_terminal:
             return
         details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "rate search" if job.rate_search else ""]
         which = f" ({', '.join(filter(None, details))})" if self._total > 4 else ""
-        self._console.print(f"{job.title}{which}: {what}", soft_wrap=True)
+        self.console.print(f"{job.title}{which}: {what}", soft_wrap=True)
 
 
 def _key(job: Job) -> tuple[str, str]:
