@@ -118,7 +118,7 @@ class RunsOfRow:
 
     @cached_property
     def typical_run(self) -> Run:
-        """The run with the median duration of training and evaluation, which rows and figures show."""
+        """The first-round run with the median duration of training and evaluation, which rows and figures show."""
         runs = next((runs for runs in (self.started_alone, self.measured) if len(runs)), self.runs)
         ordered: list[Run] = sorted(runs["run"], key=lambda run: run.loop_seconds)
         return ordered[(len(ordered) - 1) // 2]

@@ -68,7 +68,7 @@ def _bars(middles: pd.DataFrame, dots: pd.DataFrame, looks: Looks, label: str, f
 
 
 def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
-    """The seconds of each phase, in each row's run with the median duration."""
+    """The seconds of each phase, in each row's first-round run with the median duration."""
     data = [
         {"row": row.title, "phase": phase, "seconds": row.phases[phase], "order": order}
         for row in rows
@@ -94,7 +94,8 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
     yield Chart(
         "breakdown",
         "Where the time goes",
-        f"The run with the median duration. {'; '.join(f'{phase}: {about}' for phase, about in ABOUT_PHASES.items())}.",
+        "The first-round run with the median duration."
+        f" {'; '.join(f'{phase}: {about}' for phase, about in ABOUT_PHASES.items())}.",
         f"Seconds in each phase: {'; '.join(words)}",
         [bars],
         AXIS + LINE * len(rows) + legend_height(SHOWN_PHASES),
