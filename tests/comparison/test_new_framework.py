@@ -3,6 +3,7 @@
 import json
 import sys
 
+import pytest
 from conftest import CPU, ONE_ROUND, read_csv, run
 
 BEGINS = "IMPLEMENTATIONS = {\n"
@@ -10,6 +11,7 @@ LINE = '    "np": Implementation("Numpy", "loop written out", "numpy"),\n'
 SHORT = (*CPU, "--train-size", 300, "--epochs", 2, "--batch-size", 64, "--nesterov", "true", "--weight-decay", 1e-3)
 
 
+@pytest.mark.slow
 def test_it_is_a_row_that_is_proved_to_be_the_same_training(project, tmp_path):
     registry = project / "common" / "implementations.py"
     registry.write_text(registry.read_text().replace(BEGINS, BEGINS + LINE))

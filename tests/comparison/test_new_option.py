@@ -3,6 +3,7 @@
 import json
 import sys
 
+import pytest
 from conftest import ONE_ROUND, read_csv, run
 
 PLACE = "    batch_size: Number = option("
@@ -12,6 +13,7 @@ ADDED = """\
 """
 
 
+@pytest.mark.slow
 def test_a_new_option_is_one_field(project, tmp_path):
     options, output = project / "common" / "spec" / "options.py", tmp_path / "r"
     assert PLACE in options.read_text()

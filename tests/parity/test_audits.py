@@ -60,7 +60,7 @@ SETTINGS = {
 RUNS = [case for case in rotated(SETTINGS, IMPLEMENTATIONS, [("plain",), (), ("tuned",), ()]) if len(case) == 3]
 
 
-@pytest.mark.quick("sgd-tf", "adam-ptl", "resnet8-tf", "float16-keras", "sgd-pt")
+@pytest.mark.quick("sgd-tf", "adam-ptl", "resnet8-tf", "sgd-pt")
 @pytest.mark.parametrize(
     ("setting", "implementation", "mode"),
     [

@@ -71,7 +71,7 @@ def cases(*ways):
     )
 
 
-@pytest.mark.quick("cnn", "lenet", "adamw-tf", "adam-pt", "both-keras", "augmented-ptl", "synchronised-pt")
+@pytest.mark.quick("cnn", "lenet-jax", "adamw-tf", "adam-pt", "both-keras", "augmented-ptl", "synchronised-pt")
 @cases(*(case for case in rotated(SCENARIOS, IMPLEMENTATIONS, WAYS) if case[1:] != REFERENCE))
 def test_every_step_agrees(runs, scenario, implementation, mode, devices):
     """Each framework in each scenario, in each mode on each number of devices."""
