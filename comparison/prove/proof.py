@@ -30,6 +30,7 @@ from common.record.results import (
 )
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
+from common.spec.own_network import is_folder
 from comparison.lockstep import OTHER_SETTINGS, find_departure, find_loss_jump, loss_differences
 from comparison.plan.jobs import Contender, Job, Values, Variant, row_path
 from comparison.prove.audits import read_audits
@@ -42,6 +43,7 @@ SKIPPED_DIR = "skipped"  # of runs that are made once more, with audits of the s
 MOST_STEPS, LEAST_STEPS = 20, 5  # fewer if a step takes long; all but the first step come after an update
 MOST_FLOPS = 2e11  # limit for all steps together, and for all evaluations: some seconds on two cores
 TOLERANCE = 1e-10  # of losses: relative above 1, absolute below; losses of equal trainings differ by about 1e-15
+OWN_TOLERANCE = 1e-6  # in a network of the user's, of which a framework may compute parts in 32 bits: docs/porting.md
 PASSES = 3  # a step costs a forward pass, and a backward pass that costs about twice as much
 
 
@@ -179,7 +181,8 @@ def _judge_folders(reference: Path, other: Path) -> Proof:
         for path in (reference, other):
             if failure := read_json_model(ProofRecord, path / PROOF_FILE, "there is no proof; ").failure:
                 return Proof(None, note=f"the 64-bit run of {path.name} failed: {failure}; see {path / LOG_FILE}")
-        departure = find_departure(reference, other, TOLERANCE)
+        tolerance = OWN_TOLERANCE if is_folder(read_result(reference).config.model) else TOLERANCE
+        departure = find_departure(reference, other, tolerance)
         if departure is None:
             for path in (reference, other):
                 check_proof_complete(path)
@@ -197,7 +200,7 @@ def _judge_folders(reference: Path, other: Path) -> Proof:
         audits = [read_audits(path) for path in again]
         if departure.startswith("step ") and all(of_row and of_row.proves(steps) for of_row in audits):
             return Proof(True, difference)  # every step is right, and rounding has grown from step to step
-        departure = find_departure(*again, TOLERANCE) or departure
+        departure = find_departure(*again, tolerance) or departure
     return Proof(False, difference, departure)
 
 
