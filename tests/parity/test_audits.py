@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from agreement import RANDOM_SETTINGS, rotated
 from conftest import IMPLEMENTATIONS, ONE_ROUND, changed_code, each_mistake, read_csv, run, train
-from mistakes import MISTAKES
+from mistakes import MISTAKES, OF_EVALUATION
 
 from common.experiment import Experiment
 from common.platform.cli import parse_options
@@ -230,7 +230,7 @@ def test_compare_finds_a_mistake_in_the_timed_run_and_names_its_row_and_place(tm
     run(*command, "--output-dir", tmp_path / "r", cwd=folder, expect=1)
     first, second = read_csv(tmp_path / "r" / "results.csv")
     wrong, sound = (first, second) if changed == "tf" else (second, first)
-    assert wrong["status"] == "different training", wrong
+    assert wrong["status"] == f"different {'evaluation' if mutation in OF_EVALUATION else 'training'}", wrong
     assert any(each in wrong["note"] for each in ((words,) if isinstance(words, str) else words)), wrong
     assert sound["status"] == ("not proved" if wrong is first else "ok") and int(sound["audited_steps"]) >= 5, sound
     assert second["ratio"] == ""
