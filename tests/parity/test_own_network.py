@@ -51,6 +51,14 @@ def test_every_step_and_evaluation_agrees(tmp_path):
 
 
 @pytest.mark.slow
+def test_attention_and_own_parameters_agree(tmp_path):
+    """PyTorch packs the kernels of attention. Keras computes it in 32 bits whatever the precision."""
+    options = (*STEPS, "--model", REPOSITORY / "port" / "vit", "--optimizer", "adam")
+    losses = [read_step_losses(train(name, tmp_path / name, *options)) for name in ("pt", "tf")]
+    np.testing.assert_allclose(*losses, rtol=1e-7)
+
+
+@pytest.mark.slow
 def test_compare_trains_proves_and_measures_it(tmp_path):
     command = (sys.executable, "compare.py", "--model", EXAMPLE, "--implementations", "tf", "pt", "--mode", "plain")
     done = run(*command, *ONE_ROUND, "--epochs", 2, "--output-dir", tmp_path / "r", cwd=REPOSITORY)
