@@ -126,6 +126,7 @@ def take_signals(handler: Callable[[int, FrameType | None], None] | signal.Handl
 
 def end_by_signal(number: int) -> NoReturn:
     """Ends this process with a line that names the signal."""
+    take_signals(signal.SIG_IGN)  # a terminal and a parent process may both send it, and the line is printed once
     if _Own.program is not None:
         message = "interrupted" if number == signal.SIGINT else f"ended by {describe_signal(number)}"
         with suppress(OSError):
