@@ -7,8 +7,6 @@ import argparse
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from common.platform.errors import UserError
 from common.platform.files import write_json_model, write_safetensors
 from common.spec.own_network import FILES, NETWORK_FILE, Prepared, layout_file, weights_file
@@ -41,10 +39,10 @@ def main() -> None:
             )
         check_trainable(FILES[name], result)
         write_safetensors(given.into / layout_file(name), result.places)
-    initial = {
-        name: reference.initial[layer][kind]
-        for name, (layer, _, kind) in ((name, name.rpartition(".")) for name in reference.shapes)
-    }
+    initial = {}
+    for name in reference.shapes:
+        layer, _, kind = name.rpartition(".")
+        initial[name] = reference.initial[layer][kind]
     write_safetensors(given.into / weights_file(given.seed), initial)
     flops = flops_per_image(reference, len(batch.images))
     drops = bool(reference.trace.dropouts)
@@ -73,7 +71,7 @@ def flops_per_image(result: Result, count: int) -> int:
             if "kernel" in kind and call.kind != "embedding":
                 seen = call.input if call.output is None or call.kind == "conv transpose" else call.output
                 flops += 2 * array.size * (seen.size // seen.shape[-1]) // count
-    return int(np.int64(flops))
+    return flops
 
 
 if __name__ == "__main__":

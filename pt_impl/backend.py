@@ -5,7 +5,6 @@ import shlex
 import shutil
 import signal
 import sys
-import time
 from contextlib import suppress
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import multiprocessing
 
 from common.backend import Backend
 from common.experiment import Experiment
-from common.platform.ending import SAME_SECONDS, as_program, ctrl_c_waits, end_by_signal, take_signals
+from common.platform.ending import as_program, comes_again, ctrl_c_waits, end_by_signal, take_signals
 from common.platform.errors import RunError, UserError, describe_signal
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
@@ -202,13 +201,12 @@ def check_compiler(config: TrainConfig) -> None:
 def wait_for(ranks: multiprocessing.ProcessContext) -> None:
     """Waits until all ranks have ended.
 
-    Passes a signal on to them: they may write a checkpoint first. A second one, SAME_SECONDS later, ends all at once.
+    Passes a signal on to them: they may write a checkpoint first. A second one, a second later, ends all at once.
     """
-    passed_on: dict[int, float] = {}  # when it first came, on the monotonic clock
+    passed_on: dict[int, float] = {}  # see comes_again
 
     def pass_on(number: int, _: object) -> None:
-        at_once = any(time.monotonic() - came >= SAME_SECONDS for came in passed_on.values())
-        passed_on.setdefault(number, time.monotonic())
+        at_once = comes_again(number, passed_on)
         for process in ranks.processes:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL if at_once else number)

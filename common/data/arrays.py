@@ -86,11 +86,17 @@ def _check_images(images: NDArray[Any], name: str, channels: str = "C") -> None:
 
 def open_array(path: Path) -> NDArray[Any]:
     """An array file, memory-mapped. Raises UserError if it is missing or damaged."""
-    try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # noqa: BLE001 - of a damaged header NumPy raises whatever Python's own parser does
-        raise UserError(f"{path}: not a readable .npy file: {error}") from None
+    array: NDArray[Any] = _load(path)
     return array
+
+
+def _load(path: Path) -> Any:
+    """The array of an `.npy`, memory-mapped, or those of an `.npz`, by name. Raises UserError."""
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        return dict(loaded) if path.suffix == ".npz" else loaded
+    except Exception as error:  # noqa: BLE001 - of a damaged header NumPy raises whatever Python's own parser does
+        raise UserError(f"{path}: not a readable {path.suffix} file: {error}") from None
 
 
 def check_arrays_checksum(folder: Path) -> None:
@@ -141,10 +147,7 @@ def arrays_of_npz(path: Path) -> Path:
     option, state = f"--dataset {path}", f"{stat.st_size} {stat.st_mtime_ns}"
     with writing(folder), lock_file(folder.with_name(f".{folder.name}.lock"), wait=True):
         if not (folder / DATASET_FILE).exists():
-            try:
-                arrays = dict(np.load(path, allow_pickle=False))
-            except Exception as error:  # noqa: BLE001 - of a damaged file NumPy raises whatever its parsers do
-                raise UserError(f"{option}: not a readable .npz file: {error}") from None
+            arrays = _load(path)
             names = next((names for names in NPZ_NAMES if {*names} <= arrays.keys()), None)
             if names is None:
                 wanted = " or ".join(", ".join(names) for names in NPZ_NAMES)

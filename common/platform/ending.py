@@ -107,10 +107,20 @@ def end_with_parent() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    held, now = _Own.held, time.monotonic()
-    if held is None or any(now - arrived >= SAME_SECONDS for arrived in held.values()):
+    if _Own.held is None or comes_again(number, _Own.held):
         end_by_signal(number)
-    held.setdefault(number, now)
+
+
+def comes_again(number: int, arrived: dict[int, float]) -> bool:
+    """Takes note of a signal. Returns whether an earlier one came SAME_SECONDS before it, or more.
+
+    Args:
+      arrived: a signal -> when it first arrived, on the monotonic clock.
+    """
+    now = time.monotonic()
+    again = any(now - earlier >= SAME_SECONDS for earlier in arrived.values())
+    arrived.setdefault(number, now)
+    return again
 
 
 def take_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers = _end) -> None:

@@ -162,7 +162,8 @@ def prepare(
         if all((place / name).exists() for name in wanted):  # made by another process meanwhile
             return place
         words = ["--image-shape", *image_shape, "--num-classes", num_classes]
-        words += ["--frameworks", *frameworks] if frameworks else []
+        missing = [name for name in frameworks if not (place / layout_file(name)).exists()]
+        words += ["--frameworks", *missing] if missing else []
         words += ["--seed", seed] if seed is not None else []
         command = [sys.executable, "-m", "port.prepare", folder.resolve(), place, *words]
         done = subprocess.run(list(map(str, command)), cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)

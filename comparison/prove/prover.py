@@ -79,11 +79,11 @@ class Prover:
             self._run(missing, digests)
 
         for variant in dict.fromkeys(job.variant for job in jobs):
+            if is_folder(variant.config.model):  # `python -m port` names the layer
+                continue
             first, *others = (job for job in jobs if job.variant == variant)
             values = dict(variant.values)
             parted = [job for job in others if judge(self.folder, values, first.name, job.name).same is False]
-            if is_folder(variant.config.model):  # `python -m port` names the layer
-                continue
             if not all(is_audited(self.folder / job.path / FIRST_BATCH_DIR) for job in parted):
                 self.say(f"losses differ; looking for the layer and the step: {', '.join(row.title for row in parted)}")
                 self._look_again([first, *parted])
