@@ -13,6 +13,7 @@ from common.spec.batches import Plan
 from common.spec.layers import BatchNorm, Dropout, all_layers, layer_names
 from common.spec.networks import layers_of
 from common.spec.options import TrainConfig, options_of_kind
+from common.spec.own_network import is_folder
 from common.spec.update_rule import learning_rates
 
 FIRST_STEPS = 10
@@ -30,7 +31,12 @@ def roundoff(*configs: TrainConfig) -> float:
 
 
 def number_format_of(config: TrainConfig) -> str:
-    """The key in `ROUNDOFF` of a run with this resolved configuration."""
+    """The key in `ROUNDOFF` of a run with this resolved configuration.
+
+    Of a network of the user's, frameworks compute some parts in 32 bits whatever the precision, such as attention.
+    """
+    if config.precision == "64" and is_folder(config.model):
+        return "32"
     return "tf32" if config.tf32 is True and config.precision == "32" else config.precision
 
 

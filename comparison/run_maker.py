@@ -250,7 +250,7 @@ class RunMaker:
         for _, of_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
             in_round = [job for job in of_round if job.path in missing]
             audited_steps: tuple[int, ...] = ()  # the same in all runs of a round; nobody can know them earlier
-            audited = options.verify != "never" and not is_folder(self.request.config.model)
+            audited = options.verify != "never"
             if in_round and not in_round[0].rate_search and audited:
                 audited_steps = choose_audited_steps(Experiment.make(in_round[0].config), random.SystemRandom())
             programs = []

@@ -120,6 +120,14 @@ class NetworkSpec:
         return own_network.read_layout(self.name, self.image_shape, self.num_classes, framework)
 
     @property
+    def draws_by_itself(self) -> bool:
+        """Whether it has dropout for which each framework draws random numbers of its own."""
+        return self.is_own and own_network.read_prepared(self._prepared()).drops
+
+    def _prepared(self) -> Path:
+        return own_network.prepare(self.name, self.image_shape, self.num_classes)
+
+    @property
     def normalises(self) -> bool:
         """Whether the network has batch normalisation, and so running statistics, which are not trained."""
         return not all(parameter.trainable for parameter in self.parameters)

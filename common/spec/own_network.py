@@ -24,7 +24,7 @@ from common.platform.machine import REPOSITORY
 FILES = {"pt": "pt.py", "tf": "tf.py", "jax": "jax.py"}  # framework -> its file in a network's folder
 NETWORK_FILE = "network.json"
 COPIES = "network"  # the folder in that of a comparison
-FORMAT = 1  # of the files in the cache
+FORMAT = 2  # of the files in the cache
 
 Shape = tuple[int, int, int]
 
@@ -114,14 +114,23 @@ def read_initial_weights(model: str, image_shape: Shape, num_classes: int, seed:
 
 
 @cache
-def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str) -> Layout:
-    """The layout in a framework, a key of FILES. Raises UserError."""
+def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str, of: str = "arrays") -> Layout:
+    """The layout in a framework, a key of FILES: of its arrays, or of its layers as `port.run` sees them (`layers`).
+
+    Raises UserError.
+    """
     place = prepare(model, image_shape, num_classes, [framework])
-    return Layout(read_prepared(place).parameters, read_safetensors(place / layout_file(framework)))
+    return Layout(read_prepared(place).parameters, read_safetensors(place / layout_file(framework, of)))
 
 
-def layout_file(framework: str) -> str:
-    return f"layout-{framework}.safetensors"
+def layout_file(framework: str, of: str = "arrays") -> str:
+    return f"{of}-{framework}.safetensors"
+
+
+def prepared_files(model: str, image_shape: Shape, num_classes: int) -> list[str]:
+    """The keys of FILES whose layouts are known already. Raises UserError."""
+    place = prepare(model, image_shape, num_classes)
+    return [name for name in FILES if (place / layout_file(name)).exists()]
 
 
 def weights_file(seed: int) -> str:

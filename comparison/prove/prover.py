@@ -79,8 +79,6 @@ class Prover:
             self._run(missing, digests)
 
         for variant in dict.fromkeys(job.variant for job in jobs):
-            if is_folder(variant.config.model):  # `python -m port` names the layer
-                continue
             first, *others = (job for job in jobs if job.variant == variant)
             values = dict(variant.values)
             parted = [job for job in others if judge(self.folder, values, first.name, job.name).same is False]
@@ -131,9 +129,7 @@ class Prover:
         Args:
           runs: all runs of the comparison.
         """
-        runs = [
-            run for run in runs if run.result and not run.record.rate_search and not is_folder(run.result.config.model)
-        ]
+        runs = [run for run in runs if run.result and not run.record.rate_search]
         firsts: dict[tuple[Path, int], Run] = {}  # variant and seed -> a run of the first row
         for run in runs:
             if run.record.contender == contenders(self.request.options)[0]:
@@ -254,8 +250,12 @@ def _as_before(runs: Mapping[Path, Run]) -> dict[Path, tuple[str, TrainConfig]]:
 
 
 def _shows_layers(config: TrainConfig) -> bool:
-    """Whether layers' outputs can be saved: not with compiled networks, `--strategy dp` or `pipeline` in PyTorch."""
-    return config.compile is not True and config.strategy not in ("dp", "pipeline")
+    """Whether layers' outputs can be saved.
+
+    Not with compiled networks, `--strategy dp` or `pipeline` in PyTorch, nor of a network of the user's, whose layers
+    `python -m port` compares.
+    """
+    return not is_folder(config.model) and config.compile is not True and config.strategy not in ("dp", "pipeline")
 
 
 def _is_proof(path: Path, digest: str) -> bool:
