@@ -99,6 +99,7 @@ class NetworkSpec:
           UserError: the folder has no such file.
         """
         if self.is_own:
+            own_network.check_file(self.name, framework)
             of_user = load_module(Path(self.name) / own_network.FILES[framework])
             return of_user.make_network(self.image_shape, self.num_classes)
         module = f"{FOLDERS[self.name]}.{framework}"

@@ -164,8 +164,7 @@ def prepare(
     if all((place / name).exists() for name in wanted):
         return place
     for framework in frameworks:
-        if not (folder / FILES[framework]).is_file():
-            raise UserError(f"--model {model}: has no {FILES[framework]}")
+        check_file(model, framework)
     place.mkdir(parents=True, exist_ok=True)
     with lock_file(place / ".lock", wait=True):
         if all((place / name).exists() for name in wanted):  # made by another process meanwhile
@@ -194,6 +193,12 @@ def copy_into(model: str, comparison: Path, image_shape: Shape, num_classes: int
 def drops_by_itself(comparison: Path) -> bool:
     """Whether a comparison is of a network of the user's with dropout, whose losses differ between frameworks."""
     return any(read_prepared(path.parent).drops for path in comparison.glob(f"{COPIES}/*/{NETWORK_FILE}"))
+
+
+def check_file(model: str, framework: str) -> None:
+    """Raises UserError if the folder has no file for the framework."""
+    if not Path(model, FILES[framework]).is_file():
+        raise UserError(f"--model {model}: has no {FILES[framework]}")
 
 
 def own_files(folder: Path) -> list[Path]:

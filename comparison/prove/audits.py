@@ -23,6 +23,7 @@ from typing import Literal, Self
 import numpy as np
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
+from threadpoolctl import threadpool_limits
 
 from common.experiment import Experiment
 from common.platform.errors import UserError
@@ -184,13 +185,25 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
     Raises:
       UserError: a file of the run can't be read.
     """
-    losses = read_step_losses(run_dir)
     result = read_result(run_dir)
     experiment = with_checkpoint(Experiment.make(result.config))
     if experiment.network.is_own:
         network = RecomputedNetwork.of(experiment.network, result.implementation)
         experiment = replace(experiment, network=network)
-    steps: list[Audit] = []
+    with threadpool_limits(1):  # beside other load, several threads of BLAS wait for each other most of the time
+        audits = Audits(
+            steps=_audit_steps(experiment, run_dir, asked, only), evaluations=_audit_evaluations(experiment, run_dir)
+        )
+    write_json_model(run_dir / AUDITS_FILE, audits)
+    if not audits.different:
+        shutil.rmtree(run_dir / STATES_DIR, ignore_errors=True)
+    return audits
+
+
+def _audit_steps(
+    experiment: Experiment, run_dir: Path, asked: Sequence[int], only: Collection[int] | None
+) -> list[Audit]:
+    losses, steps = read_step_losses(run_dir), list[Audit]()
     latest = first_state(experiment)
     for first, last in _spans(run_dir):
         if only is not None and not any(first <= step <= last for step in only):
@@ -211,11 +224,7 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
     for step in asked:
         if not any(audit.first_step <= step <= audit.last_step for audit in steps):
             steps.append(Audit.unproved(step, "the states before and after it were not kept"))
-    audits = Audits(steps=steps, evaluations=_audit_evaluations(experiment, run_dir))
-    write_json_model(run_dir / AUDITS_FILE, audits)
-    if not audits.different:
-        shutil.rmtree(run_dir / STATES_DIR, ignore_errors=True)
-    return audits
+    return steps
 
 
 def is_audited(run_dir: Path) -> bool:

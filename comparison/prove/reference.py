@@ -77,7 +77,7 @@ class Pass:
 
         Normal, not uniform: a large error now and then makes the same jumps at ties as a framework's.
         """
-        return self.roundoff * self.random.standard_normal(shape)
+        return self.random.standard_normal(shape, np.float32) * np.float64(self.roundoff)
 
     def rounded(self, array: Array) -> Array:
         return array * (1 + self.errors(array.shape)) if self.roundoff else array
@@ -135,15 +135,17 @@ class Pass:
         """The logits of images, and the backward pass from their gradient."""
         if not isinstance(network, RecomputedNetwork):
             return self.through(network.layers, x)
-        # Rounding in a layer changes its output as much as errors of its weights do.
+        # Rounding in a layer changes its output as much as errors of its weights do. A gradient may be the difference
+        # of larger numbers, and even zero for all weights, such as that of a bias of the keys in attention.
         weights = {name: self.rounded(array) for name, array in self.weights.items()}
 
         def backward(gradient: Array) -> Array:
-            for name, array in network.pass_back(weights, x, gradient).items():
-                if name.endswith((".mean", ".variance")):
-                    self.statistics[name] = self.rounded(array)
-                else:
-                    self._add(name, array)
+            arrays = network.pass_back(weights, x, gradient)
+            statistics = {name: arrays.pop(name) for name in [*arrays] if name.endswith((".mean", ".variance"))}
+            self.statistics |= {name: self.rounded(array) for name, array in statistics.items()}
+            largest = max(float(np.sqrt(np.square(array).mean())) for array in arrays.values())
+            for name, array in arrays.items():
+                self._add(name, array + largest * self.errors(array.shape))
             return gradient
 
         return self.rounded(network.output(weights, x, self.trains)), backward
@@ -292,8 +294,9 @@ class Pass:
 
 def _squares(array: Array) -> tuple[Array, float]:
     """The squares of all numbers divided by the largest, in 32 bits, and the largest."""
-    largest = float(np.abs(array).max()) or 1.0
-    return np.square(array / largest, dtype=np.float32), largest
+    largest = float(np.float32(max(array.max(), -array.min()))) or 1.0
+    squares = np.divide(array, largest, dtype=np.float32, casting="same_kind")
+    return np.square(squares, out=squares), largest
 
 
 def _unchanged(gradient: Array) -> Array:
