@@ -190,10 +190,7 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
     """
     if (folder / DATASET_FILE).exists():
         raise UserError(f"{folder}: holds a data set already; name another folder")
-    try:
-        TypeAdapter(ClassNames).validate_python(class_names)
-    except ValidationError as error:
-        raise UserError(f"class_names: {error.errors()[0]['msg']}") from None
+    check_class_names(class_names)
     for part, (images, _) in {"train": train, "test": test}.items():
         _check_images(images, f"{part} images")
         if not np.isfinite(images).all():
@@ -208,6 +205,14 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
     except UserError:
         (folder / DATASET_FILE).unlink()
         raise
+
+
+def check_class_names(class_names: list[str]) -> None:
+    """Raises UserError unless these can be the names of classes."""
+    try:
+        TypeAdapter(ClassNames).validate_python(class_names)
+    except ValidationError as error:
+        raise UserError(f"class names: {error.errors()[0]['msg']}") from None
 
 
 def write_arrays_info(folder: Path, class_names: list[str], source: str) -> ArraysInfo:
