@@ -5,8 +5,6 @@ A folder contains `train_images.npy` and `test_images.npy`, uint8 or float32 (N,
 """
 
 import hashlib
-import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +14,7 @@ from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from common.data.formats import Split
 from common.platform.errors import UserError
-from common.platform.files import lock_file, read_json_model, user_cache, write_json_model, writing
+from common.platform.files import lock_file, read_json_model, write_json_model, writing
 from common.spec.options import MAX_SIDE, ClassNames
 
 DATASET_FILE = "dataset.json"
@@ -97,27 +95,6 @@ def _load(path: Path) -> Any:
         return dict(loaded) if path.suffix == ".npz" else loaded
     except Exception as error:  # noqa: BLE001 - of a damaged header NumPy raises whatever Python's own parser does
         raise UserError(f"{path}: not a readable {path.suffix} file: {error}") from None
-
-
-def check_arrays_checksum(folder: Path) -> None:
-    """Compares all arrays with the checksum in `dataset.json`, which takes about one second per 1 to 2 GB.
-
-    This is done once for each state of the files: the user's cache folder holds what was found to be right.
-
-    Raises UserError if the arrays have changed since `dataset.json` was written.
-    """
-    info = _read_info(folder)
-    stats = [array_path(folder, part, kind).stat() for part, kind in ARRAYS]
-    stamps = [[stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for stat in stats]
-    state = hashlib.sha256(json.dumps([info.sha256, stamps]).encode()).hexdigest()
-    checked = user_cache() / "checked-arrays" / state
-    if checked.exists():
-        return
-    if _sha256(folder) != info.sha256:
-        raise UserError(f"--dataset {folder}: its arrays have been changed since {DATASET_FILE} was written")
-    with suppress(OSError):  # without it, the next run computes the checksum again
-        checked.parent.mkdir(parents=True, exist_ok=True)
-        checked.touch()
 
 
 def check_source(folder: Path, option: str, state: str) -> None:
