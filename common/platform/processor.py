@@ -31,9 +31,9 @@ HALF_PRECISIONS = ("bf16-mixed", "16-mixed")
 LIMIT_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 # oneDNN's names of instruction sets, from the highest to the lowest.
 LIMITS = ("AVX512_CORE_AMX", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
-# What was found: the highest of these limits that works, or one of two other words. It is stored in the user's cache
-# folder, and child processes get it in an environment variable.
-WORKS, CRASHES = "works", "crashes"
+# What was found: the highest of these limits that works, or this word if none is needed. It is stored in the user's
+# cache folder, and child processes get it in an environment variable.
+WORKS = "works"
 FINDING_VARIABLE = "HALF_PRECISION_FINDING"
 TIMEOUT_SECONDS = 120
 # Signals that a user sends, or the system when memory is short. They say nothing about the processor.
@@ -59,11 +59,6 @@ def cpu_has_bf16() -> bool:
     return not cpu_flags().isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # "bf16" on Arm
 
 
-def announced() -> list[str]:
-    """The instruction sets for half precision that the processor announces: `["amx_bf16", "avx512_bf16"]`."""
-    return sorted(cpu_flags() & HALF_PRECISION_FLAGS)
-
-
 def cpu_name() -> str:
     """The processor's name as the system reports it."""
     return _cpuinfo("model name") or platform.processor() or platform.machine()
@@ -77,21 +72,16 @@ def cpu_instruction_limit() -> str | None:
     return next((os.environ[name] for name in LIMIT_VARIABLES if os.environ.get(name)), None)
 
 
-def half_precision_crashes() -> bool:
-    """Whether `try_out`, in this process or in the one that started it, found that every instruction set crashes."""
-    return os.environ.get(FINDING_VARIABLE) == CRASHES
-
-
 def processor_note() -> str | None:
     """A message about the instruction sets that a run on this processor uses; None if it may use all of them."""
-    limit, finding = cpu_instruction_limit(), os.environ.get(FINDING_VARIABLE)
-    reason = "since the processor fails on instructions that it claims to have"
-    if finding == CRASHES:
-        return f"no half precision, {reason}: it crashes (SIGILL) with every instruction set"
+    limit, why = cpu_instruction_limit(), "as set in the environment"
     if limit is None:
         return None
-    without = f"{reason}: without this limit half precision crashes (SIGILL)"
-    why = without if finding == limit else "as set in the environment"
+    if limit == os.environ.get(FINDING_VARIABLE):
+        why = (
+            "since the processor fails on instructions that it claims to have: without this limit half precision"
+            " crashes (SIGILL)"
+        )
     return f"instructions up to {limit} ({LIMIT_VARIABLES[0]}), {why}"
 
 
@@ -106,7 +96,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
       package: the framework's package, such as `torch`.
       probe_module: `python -m <probe_module> <precision> ...` multiplies two matrices in each, and exits with 0.
     """
-    if not announced() or cpu_instruction_limit() or FINDING_VARIABLE in os.environ:
+    if cpu_flags().isdisjoint(HALF_PRECISION_FLAGS) or cpu_instruction_limit() or FINDING_VARIABLE in os.environ:
         return
     try:
         version = importlib.metadata.version(package)
@@ -117,7 +107,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
     finding = None
     with suppress(OSError):  # there is none yet, or it can't be read
         finding = cache.read_text(errors="replace").strip()
-    if finding not in (WORKS, *LIMITS, CRASHES):
+    if finding not in (WORKS, *LIMITS):
         if Launch.read().is_first:
             print(f"trying out {' and '.join(precisions)} on this processor, once for {package} {version}", flush=True)
         finding = _probe([sys.executable, "-m", probe_module, *precisions])
@@ -135,7 +125,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
 
 
 def _probe(command: list[str]) -> str | None:
-    """The finding, from a process for each limit; None if a failure has an unclear cause: the run will show it."""
+    """The finding, from a process for each limit; None if the cause of a failure is unclear, or no limit helps."""
     # One thread: if the cores are busy, several threads spin for minutes. No GPU: this tests the processor.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
@@ -150,4 +140,4 @@ def _probe(command: list[str]) -> str | None:
         # With a limit an ordinary error is a failure too: frameworks refuse what the instruction set is too low for.
         if -status in FROM_OUTSIDE or (not limit and status != -signal.SIGILL):
             return None
-    return CRASHES
+    return None

@@ -27,7 +27,7 @@ from common.platform.ending import hold_signals
 from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
 from common.platform.files import Arrays, arrays_sha256, write_json_model, write_safetensors
 from common.platform.machine import code_sha256, describe_machine, git_state
-from common.platform.processor import cpu_instruction_limit, processor_note
+from common.platform.processor import processor_note
 from common.record.audited_states import AuditedStates
 from common.record.checkpoints import Checkpoint, Checkpointer, checkpoint_dir, read_checkpoint
 from common.record.loggers import LOGGERS
@@ -357,8 +357,6 @@ class Recorder:
         if not self.pending:
             return
         losses, correct = zip(*self._fetch(), strict=True)
-        if self.monitor:
-            self.monitor.energy.update()
         for step, loss in enumerate(losses, len(self.losses) + 1):
             if not math.isfinite(loss):
                 raise DivergedError(
@@ -550,7 +548,6 @@ class Recorder:
         if not self.timed_images:  # the run had no turns
             self._end_timing()
         images, joules = plan.images(self.startup_end + 1, plan.total_steps), measured.pop("joules")
-        on_cpu = config.accelerator == "cpu"
         versions = {name: importlib.metadata.version(name) for name in ("numpy", *packages)}
         git, machine = git_state(), describe_machine()
         self._enter("rest")  # the end of `phase_seconds`
@@ -580,13 +577,11 @@ class Recorder:
             phase_seconds=self.timeline.seconds,
             device_peak_memory_bytes=peak_memory,
             joules_per_image=joules / images if joules is not None and images else None,
-            energy_source=self.monitor.energy.source,
             accelerator=config.accelerator,
             devices=config.all_devices,
             threads_per_device=config.threads_per_device,
             device_name=self.device_name,
-            cpu_instructions=cpu_instruction_limit() if on_cpu else None,
-            processor_note=processor_note() if on_cpu else None,
+            processor_note=processor_note() if config.accelerator == "cpu" else None,
             machine=machine,
             versions={"python": platform.python_version(), "platform": platform.platform(), **versions},
             code_sha256=self.code_sha256,
