@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from rich.console import Console
-from rich.table import Table
 
 from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset, unlabelled_dataset
 from common.data.image_files import read_image
@@ -23,7 +22,7 @@ from common.spec.options import DatasetName, ImageShape, ModelName, Precision, T
 
 Logits = NDArray[np.floating]
 
-MOST_CLASSES = 12  # up to which all confusions are shown; with more classes, the most frequent ones
+MOST_CONFUSIONS = 12  # that are shown, the most frequent ones
 SHOWN = 3  # most likely classes that are shown for a picture
 
 
@@ -214,24 +213,14 @@ def show_evaluation(results: dict[str, Any], console: Console) -> None:
     top5 = ", top-5 {top5_accuracy:.2%}" if len(names) > 5 else ""
     shown = "accuracy {test_accuracy:.2%} ({test_correct:,} of {test_count:,})" + top5 + ", loss {test_loss:.4f}\n"
     console.print(shown.format(**results))
-    if len(names) <= MOST_CLASSES:
-        console.print("confusions: row the class, column the guess")
-        table = Table(box=None)
-        for heading in ("", *(name[:6] for name in names)):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for name, row in zip(names, confusions, strict=True):
-            table.add_row(name[:10], *(str(value) if value else "." for value in row))
-        console.print(table, soft_wrap=False)
-        return
-    rows = zip(names, confusions, strict=True)
     wrong = [
         (value, name, guess)
-        for name, row in rows
+        for name, row in zip(names, confusions, strict=True)
         for guess, value in zip(names, row, strict=True)
         if value and name != guess
     ]
     console.print("most frequent confusions:")
-    for value, name, guess in sorted(wrong, key=lambda pair: -pair[0])[:MOST_CLASSES]:
+    for value, name, guess in sorted(wrong, key=lambda pair: -pair[0])[:MOST_CONFUSIONS]:
         console.print(f"  {value:5} {name} taken for {guess}")
 
 

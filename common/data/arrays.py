@@ -50,36 +50,14 @@ def _read_info(folder: Path) -> ArraysInfo:
 def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, Split, Split]:
     """Description, training set and test set of a folder; the images are memory-mapped, not read.
 
-    Raises UserError if a file is missing, has another shape or dtype, or contains labels that have no class.
+    Raises UserError if a file is missing or damaged.
     """
     info = _read_info(folder)
-    train, test = _read_split(folder, "train", info), _read_split(folder, "test", info)
-    if (train[0].shape[1:], train[0].dtype) != (test[0].shape[1:], test[0].dtype):
-        raise UserError(f"--dataset {folder}: training and test images differ in size or type")
+    train, test = (
+        (open_array(array_path(folder, part, "images")), np.array(open_array(array_path(folder, part, "labels"))))
+        for part in ("train", "test")
+    )
     return info, train, test
-
-
-def _read_split(folder: Path, part: str, info: ArraysInfo) -> Split:
-    images_path, labels_path = (array_path(folder, part, kind) for kind in ("images", "labels"))
-    images, labels = open_array(images_path), open_array(labels_path)
-    _check_images(images, str(images_path), str(len(info.mean)))
-    if labels.dtype != np.int64 or labels.shape != (len(images),):
-        raise UserError(f"{labels_path}: {labels.dtype} {labels.shape}, should be int64 ({len(images)},)")
-    if not all(0 < side <= MAX_SIDE for side in images.shape[1:]):
-        raise UserError(f"{images_path}: {images.shape}, sides should be 1 to {MAX_SIDE:,}")
-    low, high, num_classes = labels.min(), labels.max(), len(info.class_names)
-    if low < 0 or high >= num_classes:
-        raise UserError(f"{labels_path}: labels from {low} to {high}, but {num_classes} classes in {DATASET_FILE}")
-    return images, np.array(labels)
-
-
-def _check_images(images: NDArray[Any], name: str, channels: str = "C") -> None:
-    """Raises UserError if these are not images, with this number of channels unless it is "C"."""
-    is_images = images.dtype.name in WHITE and images.ndim == 4 and len(images) > 0
-    if not is_images or channels not in ("C", str(images.shape[3])):
-        raise UserError(
-            f"{name}: {images.dtype} {images.shape}, should be uint8 (0 to 255) or float32 (N, H, W, {channels})"
-        )
 
 
 def open_array(path: Path) -> NDArray[Any]:
@@ -168,20 +146,22 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
     if (folder / DATASET_FILE).exists():
         raise UserError(f"{folder}: holds a data set already; name another folder")
     check_class_names(class_names)
-    for part, (images, _) in {"train": train, "test": test}.items():
-        _check_images(images, f"{part} images")
+    for part, (images, labels) in {"train": train, "test": test}.items():
+        sides, most = images.shape[1:], len(class_names) - 1
+        if images.dtype.name not in WHITE or len(sides) != 3 or not all(0 < side <= MAX_SIDE for side in sides):
+            should = "should be uint8 (0 to 255) or float32 (N, H, W, C)"
+            raise UserError(f"{part} images: {images.dtype} {images.shape}, {should}")
+        if sides != train[0].shape[1:] or images.dtype != train[0].dtype:
+            raise UserError("training and test images differ in size or type")
         if not np.isfinite(images).all():
             raise UserError(f"{part} images: some values are not finite")
+        if not len(images) or labels.shape != (len(images),) or labels.min() < 0 or labels.max() > most:
+            raise UserError(f"{part} labels: should be one for each of {len(images)} images, from 0 to {most}")
     folder.mkdir(parents=True, exist_ok=True)
     for part, (images, labels) in {"train": train, "test": test}.items():
         np.save(array_path(folder, part, "images"), np.ascontiguousarray(images))
         np.save(array_path(folder, part, "labels"), np.asarray(labels, np.int64))
     write_arrays_info(folder, class_names, source)
-    try:
-        read_arrays_folder(folder)
-    except UserError:
-        (folder / DATASET_FILE).unlink()
-        raise
 
 
 def check_class_names(class_names: list[str]) -> None:
