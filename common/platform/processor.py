@@ -25,8 +25,7 @@ from common.platform.launch import Launch
 CPUINFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the announced instruction sets are unknown
 AMX = {"amx_bf16", "amx_fp16"}  # x86 instruction sets for bfloat16 and float16, with Linux's names
 HALF_PRECISIONS = ("bf16-mixed", "16-mixed")
-# oneDNN reads the first of them that is set (its page "CPU Dispatcher Control"), at its first computation.
-LIMIT_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
+LIMIT_VARIABLE = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads it at its first computation (its page "CPU Dispatcher Control")
 LIMIT = "AVX512_CORE_FP16"  # oneDNN's name of the highest instructions without AMX
 # What was found: this limit, or this word if none is needed. It is stored in the user's cache folder, and child
 # processes get it in an environment variable.
@@ -62,19 +61,14 @@ def cpu_name() -> str:
 # --- What works ---
 
 
-def cpu_instruction_limit() -> str | None:
-    """The highest instruction set that oneDNN may use, set by the user or by `try_out`; None: no limit."""
-    return next((os.environ[name] for name in LIMIT_VARIABLES if os.environ.get(name)), None)
-
-
 def processor_note() -> str | None:
     """A message about the instruction sets that a run on this processor uses; None if it may use all of them."""
-    limit, why = cpu_instruction_limit(), "as set in the environment"
-    if limit is None:
+    limit, why = os.environ.get(LIMIT_VARIABLE), "as set in the environment"
+    if not limit:
         return None
     if limit == os.environ.get(FINDING_VARIABLE):
         why = "since half precision crashes (SIGILL) on others that this processor claims to have"
-    return f"instructions up to {limit} ({LIMIT_VARIABLES[0]}), {why}"
+    return f"instructions up to {limit} ({LIMIT_VARIABLE}), {why}"
 
 
 def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
@@ -88,7 +82,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
       package: the framework's package, such as `torch`.
       probe_module: `python -m <probe_module> <precision> ...` multiplies two matrices in each, and exits with 0.
     """
-    if cpu_flags().isdisjoint(AMX) or cpu_instruction_limit() or FINDING_VARIABLE in os.environ:
+    if cpu_flags().isdisjoint(AMX) or os.environ.get(LIMIT_VARIABLE) or FINDING_VARIABLE in os.environ:
         return
     try:
         version = importlib.metadata.version(package)
@@ -111,7 +105,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
             write_text(cache, finding + "\n")
     os.environ[FINDING_VARIABLE] = finding
     if finding == LIMIT:
-        os.environ[LIMIT_VARIABLES[0]] = LIMIT
+        os.environ[LIMIT_VARIABLE] = LIMIT
         if Launch.read().is_first:
             print(f"note: {processor_note()}", flush=True)
 

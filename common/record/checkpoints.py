@@ -9,7 +9,6 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -203,8 +202,6 @@ class Checkpointer:
         self.next_vote = plan.first_step + 1
         self._looked = plan.first_step - 1
         self._voted, self._voted_at = plan.first_step, time.monotonic()
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._writing: Future[Path] | None = None
 
     def needs_losses(self, done: int) -> bool:
         """Whether losses must be fetched after step `done`: for a vote or for a checkpoint."""
@@ -250,19 +247,7 @@ class Checkpointer:
         self._looked = done
 
     def write(self, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> None:
-        """Writes a checkpoint in the background, after the previous one. Raises FileError if that one failed."""
+        """Raises FileError if the checkpoint can't be written."""
         if self.writes:
-            self.wait()
-            copies = checkpoint.model_copy(deep=True), list(losses), state
-            self._writing = self._thread.submit(write_checkpoint, self.run_dir, *copies)
+            write_checkpoint(self.run_dir, checkpoint, losses, state)
         self.due = False
-
-    def close(self) -> None:
-        """Waits for the writing thread, however the run ends, so that no half-written checkpoint remains."""
-        self._thread.shutdown()
-
-    def wait(self) -> None:
-        """Waits for the checkpoint that is being written. Raises FileError if it can't be written."""
-        writing, self._writing = self._writing, None
-        if writing:
-            writing.result()

@@ -168,8 +168,6 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         self._enter("build")
-        if self.config.checkpoint_every is not None:
-            self.at_end.callback(self.checkpointer.close)
         if self.writes:
             self.metrics = MetricsFile(self.run_dir)
             self.at_end.callback(self.metrics.close)
@@ -493,7 +491,7 @@ class Recorder:
             self.replicas_differ = f"after step {state.step}, replicas have different weights in {wrong[0]}{more}"
 
     def _save_checkpoint(self, state: TrainState) -> None:
-        """Writes a checkpoint while training continues; if a signal has asked the run to end, ends it after writing."""
+        """Writes a checkpoint; if a signal has asked the run to end, ends it afterwards."""
         checkpoint = Checkpoint(
             implementation=self.framework.name,
             config=self.config,
@@ -505,7 +503,6 @@ class Recorder:
         )
         self.checkpointer.write(checkpoint, self.losses, state)
         if self.checkpointer.signal and self.steps_done < self.plan.total_steps:
-            self.checkpointer.wait()
             self._fetch()  # all processes wait for the writing: the first one to end would end the others
             raise StoppedAtCheckpoint(self.checkpointer.signal, checkpoint_dir(self.run_dir, self.steps_done))
 
@@ -539,7 +536,6 @@ class Recorder:
         measured = self._measured()
         if not self.writes:
             return
-        self.checkpointer.wait()
         experiment, config, plan = self.experiment, self.config, self.plan
         assert self.monitor is not None
         assert set(weights) == {parameter.name for parameter in experiment.network.parameters}
