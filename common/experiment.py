@@ -3,8 +3,6 @@
 import os
 from dataclasses import dataclass
 
-import numpy as np
-
 from common.data.datasets import Dataset, load_dataset
 from common.platform.errors import UserError
 from common.platform.files import read_safetensors
@@ -19,7 +17,6 @@ from common.spec.update_rule import UpdateRule
 BYTES_PER_WEIGHT = 16  # at least: 8 for the initial weight (64 bits), 4 for a framework's copy, 4 for its gradient
 MAX_RESIDENT_BYTES = 512 * 2**20  # of all images
 RESIDENT_VARIABLE = "MAX_RESIDENT_BYTES"  # in the environment: another limit, for tests
-MAX_STEPS = 50_000_000  # the learning rates of all steps are computed before the first step
 
 
 @dataclass(frozen=True)
@@ -58,19 +55,14 @@ class Experiment:
     def make(cls, config: TrainConfig, dataset: Dataset | None = None) -> "Experiment":
         """The experiment of `config`, with the data set of `config` unless `dataset` is given.
 
-        Raises UserError if the configuration can't be trained, because of data, image size, number of steps,
-        augmentation, warm-up, memory or weights.
+        Raises UserError if the configuration can't be trained, because of data, image size, augmentation, warm-up,
+        memory or weights.
         """
         dataset = dataset or load_dataset(config)
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
         if network.is_own and config.precision.endswith("mixed"):
             raise UserError(f"--precision {config.precision}: a network of your own trains with --precision 32 or 64")
         plan = config.plan(len(dataset.train_images))
-        if plan.schedule_steps > MAX_STEPS:
-            raise UserError(
-                f"--epochs {config.epochs}: makes {plan.schedule_steps:,} steps of {config.examples_per_step:,}"
-                f" examples; {MAX_STEPS:,} at most"
-            )
         augmentation = Augmentation.of(config, dataset.image_shape)
         if config.warmup_steps >= plan.schedule_steps:
             raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.schedule_steps} steps")
@@ -83,9 +75,6 @@ class Experiment:
         if config.initial_weights is None:
             weights = network.initial_weights(config.seed)
         else:
-            weights = network.check(
-                read_safetensors(config.initial_weights, "--initial-weights "),
-                f"--initial-weights {config.initial_weights}",
-                np.float64 if config.precision == "64" else np.float32,
-            )
+            arrays = read_safetensors(config.initial_weights, "--initial-weights ")
+            weights = network.check(arrays, f"--initial-weights {config.initial_weights}")
         return cls(config, dataset, network, plan, UpdateRule.make(config, plan), augmentation, weights)

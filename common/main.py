@@ -27,7 +27,7 @@ def main(name: str, folder: str = "") -> None:
         from common.platform.errors import UserError
         from common.resolve import prepare_processor
         from common.spec.options import TrainConfig
-        from common.trained import USES, read_used, show
+        from common.trained import USES, read_dataset, show
 
         if name not in IMPLEMENTATIONS:
             raise UserError(f"{folder}: common/implementations.py has no entry {name!r}")
@@ -43,7 +43,7 @@ def main(name: str, folder: str = "") -> None:
             schema, about = USES[word]
             use = parse_options(schema, f"python -m {folder} {word}", about, options)
             config = use.train_config()
-            used = read_used(use, config)
+            dataset = read_dataset(use, config)
         else:
             raise UserError(f"{word}: the first word should be train, which may be left out, evaluate or predict")
         if implementation.package in PROBES:
@@ -53,10 +53,10 @@ def main(name: str, folder: str = "") -> None:
         if use is None:
             backend.run(config)
             return
-        experiment = Experiment.make(backend.resolve(config), used.dataset)
+        experiment = Experiment.make(backend.resolve(config), dataset)
         with backend.errors_in_one_line(experiment.config, trains=False):
             logits = backend.classify(experiment)
-        show(use, config, name, used, logits)
+        show(use, config, name, dataset, logits)
 
 
 def _import_backend(name: str, folder: str) -> Any:

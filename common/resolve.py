@@ -3,7 +3,6 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from common.data.datasets import data_spec
 from common.platform.errors import UserError
@@ -12,11 +11,7 @@ from common.platform.launch import Launch
 from common.platform.machine import num_cores
 from common.platform.processor import (
     HALF_PRECISIONS,
-    announced,
     cpu_has_bf16,
-    cpu_name,
-    half_precision_crashes,
-    processor_note,
     try_out,
 )
 from common.spec.options import DATASET_NAMES, DEVICES_OF, Accelerator, Precision, Strategy, TrainConfig
@@ -196,19 +191,16 @@ class Settings:
 def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
     """Returns `config`, whose devices are resolved, with precision, compile and tf32 resolved.
 
-    Where half precision crashes on this processor, mode tuned takes 32 bits.
-
     Args:
       tuned: values for settings left at auto in mode tuned, on this machine.
 
-    Raises UserError for TF32 on a CPU, which does not have it; half precision on a CPU on which it crashes; a compiled
-    step with strategy pipeline, or with synchronised batch normalisation over several replicas; an option that --mode
-    tutorial does not have.
+    Raises UserError for TF32 on a CPU, which does not have it; a compiled step with strategy pipeline, or with
+    synchronised batch normalisation over several replicas; an option that --mode tutorial does not have.
     """
     if config.tf32 is True and config.accelerator == "cpu":
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
     chosen = tuned if config.mode == "tuned" else Settings()
-    left: dict[str, Any] = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
+    left = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
     config = spelled_out(config.replace(**left))
     if config.compile and config.strategy == "pipeline":
         raise UserError("--compile true: not with --strategy pipeline, whose step is on two devices")
@@ -218,16 +210,7 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
         )
     if config.mode == "tutorial" and (obstacle := tutorial_obstacle(config)):
         raise UserError(obstacle)
-    if "cpu" not in config.stages_on or config.precision not in HALF_PRECISIONS or not half_precision_crashes():
-        return config
-    if "precision" not in left:
-        raise UserError(
-            f"--precision {config.precision}: this processor ({cpu_name()}) claims to have {', '.join(announced())},"
-            " but half precision crashes (SIGILL) with every instruction set; use --precision 32"
-        )
-    if Launch.read().is_first:
-        print(f"note: 32-bit: {processor_note()}", flush=True)
-    return config.replace(precision="32")
+    return config
 
 
 def tutorial_obstacle(config: TrainConfig) -> str | None:

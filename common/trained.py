@@ -1,9 +1,7 @@
 """evaluate and predict: their options, what a trained network is used on, and the results from its logits."""
 
 import json
-import math
-import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,23 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from rich.console import Console
-from rich.table import Table
 
 from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset, unlabelled_dataset
-from common.data.formats import Fit
-from common.data.image_files import Remark, read_image, remarks
+from common.data.image_files import read_image
 from common.platform.cli import complaint, option_name
 from common.platform.errors import DivergedError, UserError
 from common.platform.files import invalid_file_error, read_json_model, read_safetensors_metadata
 from common.platform.launch import Launch
-from common.platform.machine import check_memory
 from common.record.predictions import confusion
 from common.record.results import CONFIG_FILE, TRAINED_ON
 from common.spec.options import DatasetName, ImageShape, ModelName, Precision, TrainConfig
 
 Logits = NDArray[np.floating]
 
-MOST_CLASSES = 12  # up to which all confusions are shown; with more classes, the most frequent ones
+MOST_CONFUSIONS = 12  # that are shown, the most frequent ones
 SHOWN = 3  # most likely classes that are shown for a picture
 
 
@@ -91,9 +86,7 @@ class PredictConfig(UseConfig):
     """The options of predict; `python -m <implementation> predict --help` prints them all."""
 
     images: list[Path] = Field(min_length=1)
-    """pictures, of any usual file format"""
-    fit: Fit = "crop"
-    """where a picture has another shape: cut what is too much, pad with black, or stretch"""
+    """pictures, of any usual file format; where one has another shape, what is too much is cut off"""
 
 
 # The first word of the command line -> its options, and what its --help says of it.
@@ -106,24 +99,12 @@ USES: dict[str, tuple[type[UseConfig], str]] = {
 # --- Data ---
 
 
-@dataclass(frozen=True)
-class Used:
-    """What a trained network is used on.
+def read_dataset(use: UseConfig, config: TrainConfig) -> Dataset:
+    """The data set to evaluate on; for predict, one made of the pictures. `config` is that of the training.
 
-    Attributes:
-      dataset: the data set to evaluate on; for predict, one made of the pictures. Its classes, image shape and
-        normalisation are those that the network was trained with.
-      unreadable: for predict, the pictures that can't be read, and why.
-    """
+    Its classes, image shape and normalisation are those that the network was trained with.
 
-    dataset: Dataset
-    unreadable: dict[Path, str] = field(default_factory=dict)
-
-
-def read_used(use: UseConfig, config: TrainConfig) -> Used:
-    """What the network is put to use on; `config` is that of its training.
-
-    Raises UserError if weights, data or all pictures can't be read, if the network was trained on other images or
+    Raises UserError if weights, data or a picture can't be read, if the network was trained on other images or
     classes, or if a launcher has started several processes.
     """
     launch = Launch.read()
@@ -134,7 +115,7 @@ def read_used(use: UseConfig, config: TrainConfig) -> Used:
         return read_pictures(use, config.dataset, trained_on or data_spec(config))
     dataset = load_dataset(config)
     if trained_on is None:
-        return Used(dataset)
+        return dataset
     names, here = trained_on.class_names, dataset.class_names
     if len(names) != len(here):
         raise UserError(f"--weights {use.weights}: trained on {len(names)} classes; this data set has {len(here)}")
@@ -144,30 +125,16 @@ def read_used(use: UseConfig, config: TrainConfig) -> Used:
     if trained_on.image_shape != dataset.image_shape:
         one, other = (" x ".join(map(str, shape)) for shape in (trained_on.image_shape, dataset.image_shape))
         raise UserError(f"--weights {use.weights}: trained on images of {one}; this data set has images of {other}")
-    return Used(replace(dataset, spec=trained_on))
+    return replace(dataset, spec=trained_on)
 
 
-def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Used:
+def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Dataset:
     if spec.is_float:
         raise UserError("predict: the network takes arrays of float32; pictures have values from 0 to 255")
     if spec.image_shape[2] not in (1, 3):
         raise UserError(f"predict: the network takes images of {spec.image_shape[2]} channels; pictures have 1 or 3")
-    shown = " x ".join(map(str, spec.image_shape))
-    check_memory(2 * len(use.images) * math.prod(spec.image_shape), f"predict: {len(use.images)} images of {shown}")
-    images, unreadable, flags = [], {}, []
-    for path in use.images:
-        try:
-            picture = read_image(path, spec.image_shape, use.fit)
-            images.append(picture.pixels)
-            flags.append(picture.flags)
-        except UserError as error:
-            unreadable[path] = str(error)
-            flags.append(Remark(0))
-    for line in remarks(flags, spec.image_shape):
-        print(f"note: {line}", file=sys.stderr)
-    if not images:
-        raise UserError(next(iter(unreadable.values())))
-    return Used(unlabelled_dataset(name, spec, np.stack(images)), unreadable)
+    images = np.stack([read_image(path, spec.image_shape) for path in use.images])
+    return unlabelled_dataset(name, spec, images)
 
 
 def read_trained_on(weights: Path) -> DataSpec | None:
@@ -182,11 +149,10 @@ def read_trained_on(weights: Path) -> DataSpec | None:
 # --- Results ---
 
 
-def show(use: UseConfig, config: TrainConfig, implementation: str, used: Used, logits: Logits) -> None:
-    """Prints the results of a network; `logits` are those of the test images of `used`, float (n, classes).
+def show(use: UseConfig, config: TrainConfig, implementation: str, dataset: Dataset, logits: Logits) -> None:
+    """Prints the results of a network; `logits` are those of the test images, float (n, classes).
 
     Raises:
-      UserError: some pictures can't be read; raised after the results of the others have been printed.
       DivergedError: some logits are not finite.
     """
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
@@ -197,10 +163,9 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, used: Used, l
         )
     results: Any
     if isinstance(use, PredictConfig):
-        pictures = [str(path) for path in use.images if path not in used.unreadable]
-        results = predictions_of(logits, pictures, used.dataset)
+        results = predictions_of(logits, list(map(str, use.images)), dataset)
     else:
-        results = evaluation_of(implementation, config, used.dataset, logits)
+        results = evaluation_of(implementation, config, dataset, logits)
     if use.format == "json":
         print(json.dumps(results))
     elif isinstance(use, PredictConfig):
@@ -209,8 +174,6 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, used: Used, l
             console.print(f"{found['image']}: {', '.join(f'{name} {score:.1%}' for name, score in best)}")
     else:
         show_evaluation(results, console)
-    if used.unreadable:
-        raise UserError("\n".join(used.unreadable.values()))
 
 
 # --- evaluate ---
@@ -250,24 +213,14 @@ def show_evaluation(results: dict[str, Any], console: Console) -> None:
     top5 = ", top-5 {top5_accuracy:.2%}" if len(names) > 5 else ""
     shown = "accuracy {test_accuracy:.2%} ({test_correct:,} of {test_count:,})" + top5 + ", loss {test_loss:.4f}\n"
     console.print(shown.format(**results))
-    if len(names) <= MOST_CLASSES:
-        console.print("confusions: row the class, column the guess")
-        table = Table(box=None)
-        for heading in ("", *(name[:6] for name in names)):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for name, row in zip(names, confusions, strict=True):
-            table.add_row(name[:10], *(str(value) if value else "." for value in row))
-        console.print(table, soft_wrap=False)
-        return
-    rows = zip(names, confusions, strict=True)
     wrong = [
         (value, name, guess)
-        for name, row in rows
+        for name, row in zip(names, confusions, strict=True)
         for guess, value in zip(names, row, strict=True)
         if value and name != guess
     ]
     console.print("most frequent confusions:")
-    for value, name, guess in sorted(wrong, key=lambda pair: -pair[0])[:MOST_CLASSES]:
+    for value, name, guess in sorted(wrong, key=lambda pair: -pair[0])[:MOST_CONFUSIONS]:
         console.print(f"  {value:5} {name} taken for {guess}")
 
 

@@ -5,8 +5,6 @@ A folder contains `train_images.npy` and `test_images.npy`, uint8 or float32 (N,
 """
 
 import hashlib
-import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,7 +14,7 @@ from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from common.data.formats import Split
 from common.platform.errors import UserError
-from common.platform.files import lock_file, read_json_model, user_cache, write_json_model, writing
+from common.platform.files import lock_file, read_json_model, write_json_model, writing
 from common.spec.options import MAX_SIDE, ClassNames
 
 DATASET_FILE = "dataset.json"
@@ -52,36 +50,14 @@ def _read_info(folder: Path) -> ArraysInfo:
 def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, Split, Split]:
     """Description, training set and test set of a folder; the images are memory-mapped, not read.
 
-    Raises UserError if a file is missing, has another shape or dtype, or contains labels that have no class.
+    Raises UserError if a file is missing or damaged.
     """
     info = _read_info(folder)
-    train, test = _read_split(folder, "train", info), _read_split(folder, "test", info)
-    if (train[0].shape[1:], train[0].dtype) != (test[0].shape[1:], test[0].dtype):
-        raise UserError(f"--dataset {folder}: training and test images differ in size or type")
+    train, test = (
+        (open_array(array_path(folder, part, "images")), np.array(open_array(array_path(folder, part, "labels"))))
+        for part in ("train", "test")
+    )
     return info, train, test
-
-
-def _read_split(folder: Path, part: str, info: ArraysInfo) -> Split:
-    images_path, labels_path = (array_path(folder, part, kind) for kind in ("images", "labels"))
-    images, labels = open_array(images_path), open_array(labels_path)
-    _check_images(images, str(images_path), str(len(info.mean)))
-    if labels.dtype != np.int64 or labels.shape != (len(images),):
-        raise UserError(f"{labels_path}: {labels.dtype} {labels.shape}, should be int64 ({len(images)},)")
-    if not all(0 < side <= MAX_SIDE for side in images.shape[1:]):
-        raise UserError(f"{images_path}: {images.shape}, sides should be 1 to {MAX_SIDE:,}")
-    low, high, num_classes = labels.min(), labels.max(), len(info.class_names)
-    if low < 0 or high >= num_classes:
-        raise UserError(f"{labels_path}: labels from {low} to {high}, but {num_classes} classes in {DATASET_FILE}")
-    return images, np.array(labels)
-
-
-def _check_images(images: NDArray[Any], name: str, channels: str = "C") -> None:
-    """Raises UserError if these are not images, with this number of channels unless it is "C"."""
-    is_images = images.dtype.name in WHITE and images.ndim == 4 and len(images) > 0
-    if not is_images or channels not in ("C", str(images.shape[3])):
-        raise UserError(
-            f"{name}: {images.dtype} {images.shape}, should be uint8 (0 to 255) or float32 (N, H, W, {channels})"
-        )
 
 
 def open_array(path: Path) -> NDArray[Any]:
@@ -97,27 +73,6 @@ def _load(path: Path) -> Any:
         return dict(loaded) if path.suffix == ".npz" else loaded
     except Exception as error:  # noqa: BLE001 - of a damaged header NumPy raises whatever Python's own parser does
         raise UserError(f"{path}: not a readable {path.suffix} file: {error}") from None
-
-
-def check_arrays_checksum(folder: Path) -> None:
-    """Compares all arrays with the checksum in `dataset.json`, which takes about one second per 1 to 2 GB.
-
-    This is done once for each state of the files: the user's cache folder holds what was found to be right.
-
-    Raises UserError if the arrays have changed since `dataset.json` was written.
-    """
-    info = _read_info(folder)
-    stats = [array_path(folder, part, kind).stat() for part, kind in ARRAYS]
-    stamps = [[stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for stat in stats]
-    state = hashlib.sha256(json.dumps([info.sha256, stamps]).encode()).hexdigest()
-    checked = user_cache() / "checked-arrays" / state
-    if checked.exists():
-        return
-    if _sha256(folder) != info.sha256:
-        raise UserError(f"--dataset {folder}: its arrays have been changed since {DATASET_FILE} was written")
-    with suppress(OSError):  # without it, the next run computes the checksum again
-        checked.parent.mkdir(parents=True, exist_ok=True)
-        checked.touch()
 
 
 def check_source(folder: Path, option: str, state: str) -> None:
@@ -190,24 +145,31 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
     """
     if (folder / DATASET_FILE).exists():
         raise UserError(f"{folder}: holds a data set already; name another folder")
-    try:
-        TypeAdapter(ClassNames).validate_python(class_names)
-    except ValidationError as error:
-        raise UserError(f"class_names: {error.errors()[0]['msg']}") from None
-    for part, (images, _) in {"train": train, "test": test}.items():
-        _check_images(images, f"{part} images")
+    check_class_names(class_names)
+    for part, (images, labels) in {"train": train, "test": test}.items():
+        sides, most = images.shape[1:], len(class_names) - 1
+        if images.dtype.name not in WHITE or len(sides) != 3 or not all(0 < side <= MAX_SIDE for side in sides):
+            should = "should be uint8 (0 to 255) or float32 (N, H, W, C)"
+            raise UserError(f"{part} images: {images.dtype} {images.shape}, {should}")
+        if sides != train[0].shape[1:] or images.dtype != train[0].dtype:
+            raise UserError("training and test images differ in size or type")
         if not np.isfinite(images).all():
             raise UserError(f"{part} images: some values are not finite")
+        if not len(images) or labels.shape != (len(images),) or labels.min() < 0 or labels.max() > most:
+            raise UserError(f"{part} labels: should be one for each of {len(images)} images, from 0 to {most}")
     folder.mkdir(parents=True, exist_ok=True)
     for part, (images, labels) in {"train": train, "test": test}.items():
         np.save(array_path(folder, part, "images"), np.ascontiguousarray(images))
         np.save(array_path(folder, part, "labels"), np.asarray(labels, np.int64))
     write_arrays_info(folder, class_names, source)
+
+
+def check_class_names(class_names: list[str]) -> None:
+    """Raises UserError unless these can be the names of classes."""
     try:
-        read_arrays_folder(folder)
-    except UserError:
-        (folder / DATASET_FILE).unlink()
-        raise
+        TypeAdapter(ClassNames).validate_python(class_names)
+    except ValidationError as error:
+        raise UserError(f"class names: {error.errors()[0]['msg']}") from None
 
 
 def write_arrays_info(folder: Path, class_names: list[str], source: str) -> ArraysInfo:

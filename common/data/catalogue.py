@@ -11,14 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.arrays import (
-    DATASET_FILE,
-    WHITE,
-    arrays_of_npz,
-    check_arrays_checksum,
-    every_fifth,
-    read_arrays_folder,
-)
+from common.data.arrays import DATASET_FILE, WHITE, arrays_of_npz, every_fifth, read_arrays_folder
 from common.data.download import Source
 from common.data.formats import Images, Parse, Split, parse_cifar_files, parse_idx_files, read_bytes
 from common.platform.errors import UserError
@@ -136,16 +129,17 @@ def _of_user(config: TrainConfig) -> DatasetEntry:
 
         path = arrays_of_images(path, config.image_shape, Console(stderr=True, highlight=False, markup=False))
     info, train, test = read_arrays_folder(path)
-    num_train, height, width, channels = train[0].shape
-    shape, mean, std = (height, width, channels), tuple(info.mean), tuple(info.std)
-
-    def read() -> tuple[Split, Split]:
-        check_arrays_checksum(path)
-        return train, test
-
-    white = WHITE[train[0].dtype.name]
+    height, width, channels = train[0].shape[1:]
     return DatasetEntry(
-        num_train, len(test[0]), shape, info.class_names, mean, std, white, sha256=info.sha256, reader=read
+        len(train[0]),
+        len(test[0]),
+        (height, width, channels),
+        info.class_names,
+        mean=tuple(info.mean),
+        std=tuple(info.std),
+        largest=WHITE[train[0].dtype.name],
+        sha256=info.sha256,
+        reader=lambda: (train, test),
     )
 
 

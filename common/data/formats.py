@@ -6,7 +6,7 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,6 @@ Labels = NDArray[np.int64]
 Split = tuple[Images, Labels]  # the training or the test set
 # Makes the training and the test set of (path, content) of each file of a data set.
 Parse = Callable[[Iterator[tuple[str, bytes]]], tuple[Split, Split]]
-
-Fit = Literal["crop", "pad", "stretch"]  # how an image of another shape is fitted to the data set's shape
 
 CIFAR_SHAPE = (3, 32, 32)  # as stored: channel, row, column
 

@@ -1,7 +1,6 @@
-"""Limits of CPU and memory that a container or a scheduler sets: Linux's control groups, versions 1 and 2.
+"""Limits of CPU and memory that a container or a scheduler sets: Linux's control groups, version 2.
 
-Sources, in the kernel's Documentation: admin-guide/cgroup-v2.rst (cpu.max, cpu.stat); for version 1
-scheduler/sched-bwc.rst.
+Source, in the kernel's Documentation: admin-guide/cgroup-v2.rst (cpu.max, cpu.stat, memory.max).
 """
 
 from collections.abc import Iterator
@@ -16,12 +15,8 @@ def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> float | None:
     quotas = []
     for folder in _folders(groups, own):
         with suppress(OSError, ValueError):  # no such file, or "max": this group has no limit
-            if (folder / "cpu.max").exists():
-                quota, period = map(int, (folder / "cpu.max").read_text().split())
-            else:
-                quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
-            if quota > 0:
-                quotas.append(quota / period)
+            quota, period = map(int, (folder / "cpu.max").read_text().split())
+            quotas.append(quota / period)
     return min(quotas, default=None)
 
 
@@ -42,7 +37,7 @@ def cpu_periods(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> tuple[int, int
 def control_group_memory_left(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> int | None:
     """Bytes that this process's control groups may still use, as with `docker run --memory`; None without a limit.
 
-    Only of version 2. What the page cache holds counts as free, since the kernel gives it up.
+    What the page cache holds counts as free, since the kernel gives it up.
     """
     left = []
     for folder in _folders(groups, own):
@@ -56,9 +51,9 @@ def control_group_memory_left(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:
     """Folders of this process's control group and of the groups that contain it."""
     for line in own.read_text().splitlines() if own.exists() else []:  # elsewhere than on Linux
-        number, controllers, path = line.split(":", 2)
-        if number == "0" or "cpu" in controllers.split(","):
+        number, _, path = line.split(":", 2)
+        if number == "0":
             inner = Path(path.lstrip("/"))
             # In a container the path may be the host's and not exist here. The root is the container's own group then.
             for part in (inner, *inner.parents):
-                yield groups / controllers / part
+                yield groups / part

@@ -20,12 +20,6 @@ LAUNCHER_PREFIXES = (
 LARGEST_STEP = 0xFFFFFFF0  # Slurm's step ids from here on mean a job's own script, a shell, ...: not a step of srun
 
 Starter = Literal["user", "torchrun", "Lightning", "Slurm", "Open MPI", "TF_CONFIG"]
-EVENLY: dict[Starter, str] = {  # how a launcher starts equally many processes on each node, with consecutive ranks
-    "torchrun": "give the same --nproc-per-node on every node",
-    "Open MPI": "use mpirun --map-by slot, with a multiple of the number of nodes",
-    "Slurm": "use srun --distribution=block, with a multiple of the number of nodes",
-    "TF_CONFIG": "list equally many workers of each node, one node after the other",
-}
 
 
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
@@ -95,8 +89,8 @@ class Launch:
         if local_size == 0 or size % local_size or rank % local_size != local_rank:
             starts = "names" if started_by == "TF_CONFIG" else "has started"
             raise UserError(
-                f"{started_by} {starts} {size} processes; each node needs equally many, with consecutive ranks:"
-                f" {EVENLY[started_by]}"
+                f"{started_by} {starts} {size} processes; each node needs equally many, with consecutive ranks"
+                " (docs/nodes.md)"
             )
         return cls(started_by, rank, local_rank, size, local_size, rank // local_size, size // local_size)
 

@@ -1,9 +1,8 @@
-"""The processor: its name, what it announces, and the instruction sets with which half precision works.
+"""The processor: its name, what it announces, and whether half precision works with all of it.
 
 Some virtual machines announce AMX, but SIGILL ends a program that executes it. The kernel of such a machine grants the
 permission to use AMX too, so only executing it shows whether it works: a separate process tries it before a run relies
-on it. TensorFlow and PyTorch multiply in half precision with oneDNN, which an environment variable limits to lower
-instruction sets.
+on it. TensorFlow and PyTorch multiply in half precision with oneDNN, which an environment variable keeps from using it.
 """
 
 import hashlib
@@ -24,20 +23,15 @@ from common.platform.files import user_cache, write_text
 from common.platform.launch import Launch
 
 CPUINFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the announced instruction sets are unknown
-# x86 instruction sets for bfloat16 and float16, with Linux's names. oneDNN can't be kept from using Arm's.
-HALF_PRECISION_FLAGS = {"amx_bf16", "amx_fp16", "avx512_bf16", "avx512_fp16", "avx_ne_convert"}
+AMX = {"amx_bf16", "amx_fp16"}  # x86 instruction sets for bfloat16 and float16, with Linux's names
 HALF_PRECISIONS = ("bf16-mixed", "16-mixed")
-# oneDNN reads the first of them that is set (its page "CPU Dispatcher Control"), at its first computation.
-LIMIT_VARIABLES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
-# oneDNN's names of instruction sets, from the highest to the lowest.
-LIMITS = ("AVX512_CORE_AMX", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
-# What was found: the highest of these limits that works, or one of two other words. It is stored in the user's cache
-# folder, and child processes get it in an environment variable.
-WORKS, CRASHES = "works", "crashes"
+LIMIT_VARIABLE = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads it at its first computation (its page "CPU Dispatcher Control")
+LIMIT = "AVX512_CORE_FP16"  # oneDNN's name of the highest instructions without AMX
+# What was found: this limit, or this word if none is needed. It is stored in the user's cache folder, and child
+# processes get it in an environment variable.
+WORKS = "works"
 FINDING_VARIABLE = "HALF_PRECISION_FINDING"
 TIMEOUT_SECONDS = 120
-# Signals that a user sends, or the system when memory is short. They say nothing about the processor.
-FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 # --- What the processor announces ---
@@ -59,11 +53,6 @@ def cpu_has_bf16() -> bool:
     return not cpu_flags().isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # "bf16" on Arm
 
 
-def announced() -> list[str]:
-    """The instruction sets for half precision that the processor announces: `["amx_bf16", "avx512_bf16"]`."""
-    return sorted(cpu_flags() & HALF_PRECISION_FLAGS)
-
-
 def cpu_name() -> str:
     """The processor's name as the system reports it."""
     return _cpuinfo("model name") or platform.processor() or platform.machine()
@@ -72,27 +61,14 @@ def cpu_name() -> str:
 # --- What works ---
 
 
-def cpu_instruction_limit() -> str | None:
-    """The highest instruction set that oneDNN may use, set by the user or by `try_out`; None: no limit."""
-    return next((os.environ[name] for name in LIMIT_VARIABLES if os.environ.get(name)), None)
-
-
-def half_precision_crashes() -> bool:
-    """Whether `try_out`, in this process or in the one that started it, found that every instruction set crashes."""
-    return os.environ.get(FINDING_VARIABLE) == CRASHES
-
-
 def processor_note() -> str | None:
     """A message about the instruction sets that a run on this processor uses; None if it may use all of them."""
-    limit, finding = cpu_instruction_limit(), os.environ.get(FINDING_VARIABLE)
-    reason = "since the processor fails on instructions that it claims to have"
-    if finding == CRASHES:
-        return f"no half precision, {reason}: it crashes (SIGILL) with every instruction set"
-    if limit is None:
+    limit, why = os.environ.get(LIMIT_VARIABLE), "as set in the environment"
+    if not limit:
         return None
-    without = f"{reason}: without this limit half precision crashes (SIGILL)"
-    why = without if finding == limit else "as set in the environment"
-    return f"instructions up to {limit} ({LIMIT_VARIABLES[0]}), {why}"
+    if limit == os.environ.get(FINDING_VARIABLE):
+        why = "since half precision crashes (SIGILL) on others that this processor claims to have"
+    return f"instructions up to {limit} ({LIMIT_VARIABLE}), {why}"
 
 
 def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
@@ -106,7 +82,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
       package: the framework's package, such as `torch`.
       probe_module: `python -m <probe_module> <precision> ...` multiplies two matrices in each, and exits with 0.
     """
-    if not announced() or cpu_instruction_limit() or FINDING_VARIABLE in os.environ:
+    if cpu_flags().isdisjoint(AMX) or os.environ.get(LIMIT_VARIABLE) or FINDING_VARIABLE in os.environ:
         return
     try:
         version = importlib.metadata.version(package)
@@ -117,7 +93,7 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
     finding = None
     with suppress(OSError):  # there is none yet, or it can't be read
         finding = cache.read_text(errors="replace").strip()
-    if finding not in (WORKS, *LIMITS, CRASHES):
+    if finding not in (WORKS, LIMIT):
         if Launch.read().is_first:
             print(f"trying out {' and '.join(precisions)} on this processor, once for {package} {version}", flush=True)
         finding = _probe([sys.executable, "-m", probe_module, *precisions])
@@ -128,26 +104,19 @@ def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_text(cache, finding + "\n")
     os.environ[FINDING_VARIABLE] = finding
-    if finding in LIMITS:
-        os.environ[LIMIT_VARIABLES[0]] = finding
+    if finding == LIMIT:
+        os.environ[LIMIT_VARIABLE] = LIMIT
         if Launch.read().is_first:
             print(f"note: {processor_note()}", flush=True)
 
 
 def _probe(command: list[str]) -> str | None:
-    """The finding, from a process for each limit; None if a failure has an unclear cause: the run will show it."""
+    """The finding, from a process that is tried; None if a failure has an unclear cause: the run will show it."""
     # One thread: if the cores are busy, several threads spin for minutes. No GPU: this tests the processor.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    for limit in ("", *LIMITS):  # an empty variable is no limit
-        environment[LIMIT_VARIABLES[0]] = limit
-        try:
-            status = subprocess.call(command, env=environment, timeout=TIMEOUT_SECONDS, **quiet)
-        except subprocess.TimeoutExpired:
-            return None
-        if status == 0:
-            return limit or WORKS
-        # With a limit an ordinary error is a failure too: frameworks refuse what the instruction set is too low for.
-        if -status in FROM_OUTSIDE or (not limit and status != -signal.SIGILL):
-            return None
-    return CRASHES
+    try:
+        status = subprocess.call(command, env=environment, timeout=TIMEOUT_SECONDS, **quiet)
+    except subprocess.TimeoutExpired:
+        return None
+    return {0: WORKS, -signal.SIGILL: LIMIT}.get(status)

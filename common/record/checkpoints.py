@@ -1,18 +1,14 @@
 """Checkpoints: folders from which a run continues, in the same or another framework, on any number of devices.
 
 `RUN/checkpoints/step-000000120` contains `state.safetensors` (`common.spec.state`), `losses.safetensors` (float64, of
-all steps so far), `checkpoint.json` (`Checkpoint`) and `checksums.sha256`, which `sha256sum -c` reads.
+all steps so far) and `checkpoint.json` (`Checkpoint`).
 """
 
-import hashlib
 import os
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -40,8 +36,7 @@ from common.spec.state import STATE_FILE, TrainState
 from common.spec.update_rule import learning_rates
 
 CHECKPOINTS_DIR = "checkpoints"
-LOSSES_FILE, CHECKPOINT_FILE, CHECKSUMS_FILE = "losses.safetensors", "checkpoint.json", "checksums.sha256"
-FILES = (STATE_FILE, LOSSES_FILE, CHECKPOINT_FILE)
+LOSSES_FILE, CHECKPOINT_FILE = "losses.safetensors", "checkpoint.json"
 KEPT = 3  # the latest checkpoints of a run that stay
 
 
@@ -73,7 +68,6 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[flo
             write_safetensors(aside / STATE_FILE, state.to_arrays())
             write_safetensors(aside / LOSSES_FILE, {"losses": np.array(losses, np.float64)})
             write_json_model(aside / CHECKPOINT_FILE, checkpoint)
-            (aside / CHECKSUMS_FILE).write_text(_checksums(aside))
             for path in [*aside.iterdir(), aside]:
                 _flush(path)
             if folder.exists():  # the run was resumed from an earlier checkpoint
@@ -97,15 +91,6 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _checksums(folder: Path) -> str:
-    """The content of checksums.sha256. Raises OSError if a file can't be read."""
-    lines = []
-    for name in FILES:
-        with (folder / name).open("rb") as file:
-            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
-    return "".join(lines)
-
-
 def checkpoint_dir(run_dir: Path, step: int) -> Path:
     return run_dir / CHECKPOINTS_DIR / f"step-{step:09}"
 
@@ -117,23 +102,9 @@ def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
 
 
 def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
-    """A checkpoint and the losses of all steps so far. Raises UserError if a file is missing, damaged or invalid."""
+    """A checkpoint and the losses of all steps so far. Raises UserError if a file is missing or invalid."""
     checkpoint = read_json_model(Checkpoint, folder / CHECKPOINT_FILE)
-    try:
-        is_whole = (folder / CHECKSUMS_FILE).read_bytes() == _checksums(folder).encode()
-    except OSError as error:
-        raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    if not is_whole:
-        raise UserError(f"{folder / CHECKSUMS_FILE}: does not match the files beside it; one of them is damaged")
     return checkpoint, read_safetensors(folder / LOSSES_FILE)["losses"].tolist()
-
-
-def has_whole_checkpoint(run_dir: Path) -> bool:
-    for folder in checkpoint_dirs(run_dir):
-        with suppress(UserError):
-            read_checkpoint(folder)
-            return True
-    return False
 
 
 # --- Going on ---
@@ -144,11 +115,11 @@ MAY_BE_LONGER = ("epochs", "max_steps")  # options that may differ, too, where t
 
 
 def with_checkpoint(experiment: Experiment) -> Experiment:
-    """The experiment, continued from the latest complete checkpoint that `--resume` names; without one as it is.
+    """The experiment, continued from the latest checkpoint that `--resume` names; without one as it is.
 
     Its `resume` option is then the checkpoint's folder.
 
-    Raises UserError if there is no checkpoint, none is complete, or it belongs to another training.
+    Raises UserError if there is no checkpoint, or it can't be read, or belongs to another training.
     """
     config = experiment.config
     if config.resume is None:
@@ -156,26 +127,19 @@ def with_checkpoint(experiment: Experiment) -> Experiment:
     given, run_dir = f"--resume {config.resume}", config.run_dir if config.resume == "auto" else config.resume
     if run_dir is None:
         raise UserError(f"{given}: needs --run-dir, whose latest checkpoint it takes")
-    candidates = [run_dir] if (run_dir / CHECKPOINT_FILE).exists() else list(checkpoint_dirs(run_dir))
-    if not candidates:
+    folder = run_dir if (run_dir / CHECKPOINT_FILE).exists() else next(checkpoint_dirs(run_dir), None)
+    if folder is None:
         if config.resume == "auto":
             return experiment
         raise UserError(f"{given}: no checkpoint is there")
-    reasons = []
-    for folder in candidates:
-        try:
-            checkpoint, _ = read_checkpoint(folder)
-            check_training(experiment, checkpoint)
-            state = read_checkpoint_state(experiment, folder / STATE_FILE)
-        except UserError as error:
-            reasons.append(f"{folder.name}: {error}")
-            continue
-        for reason in reasons:
-            note = f"note: continuing from {folder.name}, since a later checkpoint can't be used: {reason}"
-            print(note, file=sys.stderr)
-        plan = replace(experiment.plan, first_step=state.step + 1)
-        return replace(experiment, config=config.replace(resume=folder), plan=plan, state=state)
-    raise UserError(f"{given}: no checkpoint there can be used; {reasons[0]}")
+    try:
+        checkpoint, _ = read_checkpoint(folder)
+        check_training(experiment, checkpoint)
+        state = read_checkpoint_state(experiment, folder / STATE_FILE)
+    except UserError as error:
+        raise UserError(f"{given}: {folder.name} can't be used: {error}") from None
+    plan = replace(experiment.plan, first_step=state.step + 1)
+    return replace(experiment, config=config.replace(resume=folder), plan=plan, state=state)
 
 
 def read_checkpoint_state(experiment: Experiment, path: Path) -> TrainState:
@@ -238,8 +202,6 @@ class Checkpointer:
         self.next_vote = plan.first_step + 1
         self._looked = plan.first_step - 1
         self._voted, self._voted_at = plan.first_step, time.monotonic()
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._writing: Future[Path] | None = None
 
     def needs_losses(self, done: int) -> bool:
         """Whether losses must be fetched after step `done`: for a vote or for a checkpoint."""
@@ -285,19 +247,7 @@ class Checkpointer:
         self._looked = done
 
     def write(self, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> None:
-        """Writes a checkpoint in the background, after the previous one. Raises FileError if that one failed."""
+        """Raises FileError if the checkpoint can't be written."""
         if self.writes:
-            self.wait()
-            copies = checkpoint.model_copy(deep=True), list(losses), state
-            self._writing = self._thread.submit(write_checkpoint, self.run_dir, *copies)
+            write_checkpoint(self.run_dir, checkpoint, losses, state)
         self.due = False
-
-    def close(self) -> None:
-        """Waits for the writing thread, however the run ends, so that no half-written checkpoint remains."""
-        self._thread.shutdown()
-
-    def wait(self) -> None:
-        """Waits for the checkpoint that is being written. Raises FileError if it can't be written."""
-        writing, self._writing = self._writing, None
-        if writing:
-            writing.result()

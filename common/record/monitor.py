@@ -1,10 +1,9 @@
-"""Measures load, CPU time, energy, and each GPU's use and memory while a run trains. What is unknown is None."""
+"""Measures load, CPU time, and each GPU's energy, use and memory while a run trains. What is unknown is None."""
 
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from common.platform.machine import cpu_seconds, num_cores, peak_memory_bytes
 
 GPU_SAMPLE_SECONDS, LEAST_SECONDS = 0.5, 0.1
-POWERCAP = Path("/sys/class/powercap")
 # What a node measures, see `common.record.results.RunResult`; the last three are shares.
 MEASURED = ("peak_memory_bytes", "joules", "cpu_utilisation", "gpu_utilisation", "training_other_load")
 
@@ -34,7 +32,7 @@ class Monitor:
     def __init__(self, first_pid: int, num_gpus: int) -> None:
         self._first_pid = first_pid
         gpus = visible_gpus(num_gpus)
-        self.energy = gpu_energy_meter(gpus) if num_gpus else cpu_energy_meter()
+        self.energy = EnergyMeter(gpus)
         self._since: NDArray[np.floating] | None = None  # None: paused
         self._gpu_shares: list[float] = []
         if gpus:
@@ -96,68 +94,33 @@ def machine_busy_seconds() -> float:
     return float(sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal")))
 
 
-# --- Energy ---
+# --- GPUs ---
 
 
 class EnergyMeter:
-    """Measures energy between `resume` and `pause`, which may be called any number of times.
-
-    Args:
-      read: returns the counters of the parts of the machine, in joules.
-      wrap: joules at which each counter starts again from 0.
+    """Measures the energy of GPUs (NVML handles) between `resume` and `pause`, as often as they are called.
 
     Attributes:
-      source: `RAPL` or `NVML`; None if the machine does not measure energy.
-      joules: energy so far; None if the machine does not measure it.
+      joules: energy so far; None if not all of them have a counter, as they have since Volta.
     """
 
-    def __init__(self, source: str | None, read: Callable[[], NDArray[Any]], wrap: NDArray[Any] | float = 0.0) -> None:
-        self.source, self._read, self._wrap = source, read, wrap
-        self._last: NDArray[Any] | None = None
-        self.joules: float | None = 0.0 if source else None
+    def __init__(self, gpus: list[Any]) -> None:
+        self._gpus = gpus
+        self._since: float | None = None
+        self.joules = None if self._read() is None else 0.0
+
+    def _read(self) -> float | None:
+        millijoules = ask_gpus("TotalEnergyConsumption", self._gpus)
+        return sum(millijoules) / 1e3 if millijoules else None
 
     def resume(self) -> None:
-        self._last = self._read()
-
-    def update(self) -> None:
-        """Must be called before a counter wraps twice. RAPL's counters wrap within minutes under load."""
-        if self._last is None or self.joules is None:
-            return
-        now = self._read()
-        self.joules += float(np.sum(now - self._last + self._wrap * (now < self._last)))
-        self._last = now
+        self._since = self._read()
 
     def pause(self) -> None:
-        self.update()
-        self._last = None
-
-
-def cpu_energy_meter(powercap: Path = POWERCAP) -> EnergyMeter:
-    """Measures the processor packages with the kernel's RAPL driver, if the counters can be read.
-
-    Source of names and units: Documentation/power/powercap/powercap.rst of the Linux kernel.
-    """
-    # intel-rapl:0 is a package. intel-rapl:0:0 is a part of it, and would be counted twice.
-    zones = [zone for zone in powercap.glob("intel-rapl:*") if zone.name.count(":") == 1]
-    zones = [zone for zone in zones if os.access(zone / "energy_uj", os.R_OK)]
-    zones = [zone for zone in zones if (zone / "name").read_text().startswith("package")]
-
-    def joules(file: str) -> NDArray[Any]:
-        return np.array([int((zone / file).read_text()) / 1e6 for zone in zones])
-
-    return EnergyMeter("RAPL" if zones else None, lambda: joules("energy_uj"), joules("max_energy_range_uj"))
-
-
-def gpu_energy_meter(gpus: list[Any]) -> EnergyMeter:
-    """Measures GPUs (NVML handles), if all of them have a counter, as since Volta."""
-
-    def joules() -> NDArray[Any]:
-        return np.array(ask_gpus("TotalEnergyConsumption", gpus)) / 1e3
-
-    return EnergyMeter("NVML" if joules().size else None, joules)
-
-
-# --- GPUs ---
+        if self._since is not None and self.joules is not None:
+            now = self._read()
+            self.joules = None if now is None else self.joules + now - self._since
+        self._since = None
 
 
 def visible_gpus(count: int) -> list[Any]:

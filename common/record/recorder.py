@@ -27,7 +27,7 @@ from common.platform.ending import hold_signals
 from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
 from common.platform.files import Arrays, arrays_sha256, write_json_model, write_safetensors
 from common.platform.machine import code_sha256, describe_machine, git_state
-from common.platform.processor import cpu_instruction_limit, processor_note
+from common.platform.processor import processor_note
 from common.record.audited_states import AuditedStates
 from common.record.checkpoints import Checkpoint, Checkpointer, checkpoint_dir, read_checkpoint
 from common.record.loggers import LOGGERS
@@ -168,8 +168,6 @@ class Recorder:
 
     def __enter__(self) -> "Recorder":
         self._enter("build")
-        if self.config.checkpoint_every is not None:
-            self.at_end.callback(self.checkpointer.close)
         if self.writes:
             self.metrics = MetricsFile(self.run_dir)
             self.at_end.callback(self.metrics.close)
@@ -357,8 +355,6 @@ class Recorder:
         if not self.pending:
             return
         losses, correct = zip(*self._fetch(), strict=True)
-        if self.monitor:
-            self.monitor.energy.update()
         for step, loss in enumerate(losses, len(self.losses) + 1):
             if not math.isfinite(loss):
                 raise DivergedError(
@@ -495,7 +491,7 @@ class Recorder:
             self.replicas_differ = f"after step {state.step}, replicas have different weights in {wrong[0]}{more}"
 
     def _save_checkpoint(self, state: TrainState) -> None:
-        """Writes a checkpoint while training continues; if a signal has asked the run to end, ends it after writing."""
+        """Writes a checkpoint; if a signal has asked the run to end, ends it afterwards."""
         checkpoint = Checkpoint(
             implementation=self.framework.name,
             config=self.config,
@@ -507,7 +503,6 @@ class Recorder:
         )
         self.checkpointer.write(checkpoint, self.losses, state)
         if self.checkpointer.signal and self.steps_done < self.plan.total_steps:
-            self.checkpointer.wait()
             self._fetch()  # all processes wait for the writing: the first one to end would end the others
             raise StoppedAtCheckpoint(self.checkpointer.signal, checkpoint_dir(self.run_dir, self.steps_done))
 
@@ -541,7 +536,6 @@ class Recorder:
         measured = self._measured()
         if not self.writes:
             return
-        self.checkpointer.wait()
         experiment, config, plan = self.experiment, self.config, self.plan
         assert self.monitor is not None
         assert set(weights) == {parameter.name for parameter in experiment.network.parameters}
@@ -550,7 +544,6 @@ class Recorder:
         if not self.timed_images:  # the run had no turns
             self._end_timing()
         images, joules = plan.images(self.startup_end + 1, plan.total_steps), measured.pop("joules")
-        on_cpu = config.accelerator == "cpu"
         versions = {name: importlib.metadata.version(name) for name in ("numpy", *packages)}
         git, machine = git_state(), describe_machine()
         self._enter("rest")  # the end of `phase_seconds`
@@ -580,13 +573,11 @@ class Recorder:
             phase_seconds=self.timeline.seconds,
             device_peak_memory_bytes=peak_memory,
             joules_per_image=joules / images if joules is not None and images else None,
-            energy_source=self.monitor.energy.source,
             accelerator=config.accelerator,
             devices=config.all_devices,
             threads_per_device=config.threads_per_device,
             device_name=self.device_name,
-            cpu_instructions=cpu_instruction_limit() if on_cpu else None,
-            processor_note=processor_note() if on_cpu else None,
+            processor_note=processor_note() if config.accelerator == "cpu" else None,
             machine=machine,
             versions={"python": platform.python_version(), "platform": platform.platform(), **versions},
             code_sha256=self.code_sha256,

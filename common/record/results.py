@@ -15,7 +15,7 @@ from common.record.timeline import PHASES, Phase
 from common.spec.batches import Plan
 from common.spec.options import ClassNames, TrainConfig
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 CONFIG_FILE = "config.json"
 METRICS_FILE = "metrics.jsonl"
 WEIGHTS_FILE = "model.safetensors"
@@ -31,7 +31,7 @@ class RunResult(BaseModel, frozen=True, extra="forbid"):
 
     # --- What was trained ---
 
-    schema_version: Literal[17]
+    schema_version: Literal[18]
     implementation: str
     config: TrainConfig  # resolved: every "auto" is replaced
     config_sha256: Sha256  # hex digest over the options that determine the training, see `TrainConfig.sha256`
@@ -80,10 +80,9 @@ class RunResult(BaseModel, frozen=True, extra="forbid"):
     # Share of all the machine's cores that other programs used in the same time, or other tenants of the hardware
     # (stolen time).
     training_other_load: float | None = Field(ge=0, allow_inf_nan=False)
-    # Energy of all training steps but the first, divided by the number of images in them; of the processor packages,
-    # including other programs, or of the GPUs. Null if the machine does not measure it.
+    # Energy of the GPUs in all training steps but the first, divided by the number of images in them; null if unknown,
+    # and on the CPU.
     joules_per_image: float | None = Field(ge=0, allow_inf_nan=False)
-    energy_source: str | None  # RAPL or NVML; null if there is none
 
     # --- Machine and code ---
 
@@ -91,10 +90,9 @@ class RunResult(BaseModel, frozen=True, extra="forbid"):
     devices: Count
     threads_per_device: Count
     device_name: str
-    # oneDNN's name of the highest instruction set that it may use (`ONEDNN_MAX_CPU_ISA`); null if there is no limit,
-    # and on GPUs.
-    cpu_instructions: str | None
-    processor_note: str | None  # why there is this limit, or no half precision, see `common.platform.processor`
+    # The limit of oneDNN's instructions (`ONEDNN_MAX_CPU_ISA`), and why there is one, see `common.platform.processor`;
+    # null if there is none, and on GPUs.
+    processor_note: str | None
     machine: Machine
     versions: dict[str, str]
     code_sha256: Sha256  # hex digest over the code of the run, see `common.platform.machine.code_sha256`

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from common.experiment import Experiment
 from common.platform.errors import UserError
-from common.platform.files import read_json_model, write_json_model
+from common.platform.files import write_json_model
 from common.record.loggers import check_loggers
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE
-from common.spec.options import TrainConfig
 
 
 def new_run_dir(name: str, base: Path = Path("runs")) -> Path:
@@ -40,22 +39,14 @@ def prepare_run_dir(run_dir: Path | None, name: str, resumed: bool = False) -> P
         return new_run_dir(name)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        for file in (RESULT_FILE,) if resumed else (CONFIG_FILE, METRICS_FILE, RESULT_FILE):
-            if (run_dir / file).exists() and not (file == CONFIG_FILE and _is_of_dry_run(run_dir / file)):
+        for file in (RESULT_FILE,) if resumed else (METRICS_FILE, RESULT_FILE):
+            if (run_dir / file).exists():
                 raise UserError(f"--run-dir {run_dir}: holds a run already; name another folder")
         if not os.access(run_dir, os.W_OK):
             raise UserError(f"--run-dir {run_dir}: not writable")
     except OSError as error:
         raise UserError(f"--run-dir {run_dir}: {error.strerror}") from None
     return run_dir
-
-
-def _is_of_dry_run(path: Path) -> bool:
-    """Whether a `config.json` was written by `--dry-run`, which leaves nothing else."""
-    try:
-        return read_json_model(TrainConfig, path).dry_run
-    except UserError:
-        return False
 
 
 def with_run_dir(experiment: Experiment, name: str) -> Experiment:

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays
@@ -177,21 +176,18 @@ class NetworkSpec:
                 weights[parameter.name] += 1
         return weights
 
-    def check(self, weights: Weights, source: str, dtype: DTypeLike = np.float32) -> Weights:
+    def check(self, weights: Weights, source: str) -> Weights:
         """Returns `weights`.
 
-        Args:
-          dtype: in which the values must be finite.
-
         Raises:
-          UserError: a name is missing or unexpected, a shape is wrong, or a value is not a finite number of `dtype`.
+          UserError: a name is missing or unexpected, a shape is wrong, or a value is not a finite number.
         """
         expected = {parameter.name: parameter.shape for parameter in self.parameters}
         for name, array in weights.items():
             if array.dtype.kind != "f":
                 raise UserError(f"{source}: {name} is of type {array.dtype}; should be floating-point numbers")
         converts = "pt_impl.weights.get_weights converts PyTorch's (docs/networks.md)"
-        check_arrays(weights, expected, source, f"--model {self.name} has other names; {converts}", dtype)
+        check_arrays(weights, expected, source, f"--model {self.name} has other names; {converts}")
         return weights
 
 
@@ -208,15 +204,12 @@ def load_module(path: Path) -> ModuleType:
 SHOWN = 4  # names in a message
 
 
-def check_arrays(
-    arrays: Weights, shapes: dict[str, tuple[int, ...]], source: str, about: str = "", dtype: DTypeLike | None = None
-) -> None:
+def check_arrays(arrays: Weights, shapes: dict[str, tuple[int, ...]], source: str, about: str = "") -> None:
     """Raises UserError unless `arrays` has exactly these names and shapes, with finite numbers.
 
     Args:
       source: what the message begins with.
       about: what the message says of the names where some are missing or unexpected.
-      dtype: in which the numbers must be finite; None: in their own.
     """
     wrong = {
         "missing": [name for name in shapes if name not in arrays],
@@ -231,7 +224,3 @@ def check_arrays(
             raise UserError(f"{source}: {name} has shape {array.shape}, should have {shapes[name]}")
         if not np.isfinite(array).all():
             raise UserError(f"{source}: {name} contains NaN or infinity")
-        with np.errstate(over="ignore"):
-            if dtype is not None and not np.isfinite(array.astype(dtype)).all():
-                largest = f"{np.abs(array).max():.1e}"
-                raise UserError(f"{source}: {name} has values up to {largest}, too large for {np.dtype(dtype)}")

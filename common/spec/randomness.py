@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Domain separation: one seed feeds several independent streams.
-STREAM_ORDER, STREAM_WEIGHTS, STREAM_SYNTHETIC, STREAM_SPLIT = 0, 1, 2, 3
+STREAM_ORDER, STREAM_WEIGHTS, STREAM_SYNTHETIC = 0, 1, 2
 
 Integers = NDArray[np.int64]
 WORD = 2**32 - 1  # 32 bits

@@ -347,7 +347,7 @@ class Row(ProvedRow):
 
     @column("joules\nper image", DEVICE, DECISION, form=".2g", best="lowest")
     def joules_per_image(self) -> float | None:
-        """Energy of the machine for each training image: median over runs."""
+        """Energy of the GPUs for each training image: median over runs."""
         return _median(self.measured["joules_per_image"])
 
     # --- Columns: the target ---

@@ -16,7 +16,7 @@ from common.platform.errors import UserError
 from common.platform.files import read_json_model, user_cache, write_json_model, writing
 from common.platform.gpus import list_gpus
 from common.platform.machine import code_sha256, describe_machine, num_cores
-from common.platform.processor import LIMIT_VARIABLES
+from common.platform.processor import LIMIT_VARIABLE
 from common.record.audited_states import STATES_DIR
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
@@ -300,7 +300,7 @@ def _cache() -> Path:
 # --- What a proof is of ---
 
 # Environment variables that change which kernels a framework uses.
-ENVIRONMENT = (*LIMIT_VARIABLES, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
+ENVIRONMENT = (LIMIT_VARIABLE, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
 VERSIONS_SECONDS = 60.0  # for the following lines; an interpreter that needs longer will be reported by its runs
 VERSIONS = """import importlib.metadata, sys
 print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""

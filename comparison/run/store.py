@@ -16,7 +16,7 @@ import numpy as np
 
 from common.platform.errors import UserError
 from common.platform.files import read_file_end, read_json_model, write_json_model
-from common.record.checkpoints import has_whole_checkpoint
+from common.record.checkpoints import checkpoint_dirs
 from common.record.predictions import PREDICTIONS_FILE, Predictions
 from common.record.results import (
     CONFIG_FILE,
@@ -253,7 +253,7 @@ def check_name(actual: str, asked: str) -> None:
 def clear_unfinished(run_dir: Path) -> Path | None:
     """Renames the folder that an interrupted or failed run has left, so that the run can be made again.
 
-    Of all folders that were renamed so, it returns the latest one with a complete checkpoint to resume from, or None.
+    Of all folders that were renamed so, it returns the latest one with a checkpoint to resume from, or None.
     """
     asides: list[Path] = []
     while (aside := run_dir.with_name(f"{run_dir.name}.unfinished-{len(asides) + 1}")).exists():
@@ -261,4 +261,4 @@ def clear_unfinished(run_dir: Path) -> Path | None:
     if run_dir.exists():
         run_dir.rename(aside)
         asides.insert(0, aside)
-    return next((folder for folder in asides if has_whole_checkpoint(folder)), None)
+    return next((folder for folder in asides if any(checkpoint_dirs(folder))), None)

@@ -209,7 +209,7 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
     wall = truth.process_seconds - 0.5
     phases = dict.fromkeys(PHASES, 0.0) | {"imports": 4.0, "build": wall - 9.25, "training": 4.0, "evaluation": 1.0}
     unknown = ("replicas_differ", "skipped_steps", "resumed_from", "device_peak_memory_bytes", "gpu_utilisation")
-    unknown += ("joules_per_image", "energy_source", "cpu_instructions", "processor_note")
+    unknown += ("joules_per_image", "processor_note")
     fields = dict.fromkeys(unknown) | {
         "schema_version": SCHEMA_VERSION,
         "implementation": implementation,

@@ -16,7 +16,7 @@ from common.platform.files import write_json_model
 from common.record.predictions import Predictions, confusion
 from common.record.results import read_result
 from common.spec.options import TrainConfig
-from common.trained import UseConfig, Used, show
+from common.trained import UseConfig, show
 
 pytestmark = pytest.mark.xdist_group("trained")
 
@@ -55,7 +55,7 @@ def test_evaluation_says_what_the_training_said(weights):
     text = use("evaluate", weights, "--test-size", 30).stdout
     correct = int((predictions.guesses == predictions.labels)[:30].sum())
     assert f"accuracy {correct / 30:.2%} ({correct} of 30), top-5 " in text
-    assert "confusions: row the class, column the guess\n" in text
+    assert "most frequent confusions:\n" in text
 
 
 def test_options_say_what_stands_in_no_file_beside_the_weights(weights, tmp_path):
@@ -76,10 +76,10 @@ def test_pictures_are_classified_as_in_training(weights, tmp_path):
     assert [picture["score"] for picture in found] == pytest.approx(expected.scores[:4].tolist(), rel=1e-5)
     assert all(sum(picture["scores"].values()) == pytest.approx(1) for picture in found)
     paths[1].write_bytes(b"no image")
-    process = use("predict", weights, "--images", *paths[:2], expect=2)
-    (line,) = process.stdout.splitlines()  # the broken picture costs no other its answer
+    (line,) = use("predict", weights, "--images", paths[0]).stdout.splitlines()
     assert line.startswith(f"{paths[0]}: {expected.guesses[0]} {expected.scores[0]:.1%}, ")
-    assert "1.png: cannot identify image file" in process.stderr and process.stderr.count("\n") == 1
+    (line,) = use("predict", weights, "--images", *paths[:2], expect=2).stderr.splitlines()
+    assert "1.png: cannot identify image file" in line
 
 
 def test_a_picture_of_another_shape_is_made_to_fit(weights, tmp_path):
@@ -89,8 +89,6 @@ def test_a_picture_of_another_shape_is_made_to_fit(weights, tmp_path):
     Image.fromarray(np.full((12, 9, 3), 255, np.uint8)).save(tmp_path / "white.png")
     cropped, white = answers("predict", weights, "--images", tmp_path / "a.jpg", tmp_path / "white.png")
     assert cropped["scores"] == pytest.approx(white["scores"], abs=1e-6)
-    (padded,) = answers("predict", weights, "--images", tmp_path / "a.jpg", "--fit", "pad")
-    assert padded["score"] != pytest.approx(cropped["score"], rel=1e-3)
 
 
 @pytest.mark.slow
@@ -163,5 +161,5 @@ def test_logits_that_are_not_finite_are_no_answer(tmp_path, capsys):
     use = UseConfig(weights=tmp_path / "model.safetensors")
     message = "model.safetensors: with --precision 32 the logits of 1 of 355 images are not finite"
     with pytest.raises(DivergedError, match=message):
-        show(use, TrainConfig(), "pt", Used(load_dataset(TrainConfig())), logits)
+        show(use, TrainConfig(), "pt", load_dataset(TrainConfig()), logits)
     assert capsys.readouterr() == ("", "")

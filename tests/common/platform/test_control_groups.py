@@ -7,27 +7,19 @@ import pytest
 from common.platform import machine
 from common.platform.control_groups import cpu_periods, cpu_quota
 
-V2, V1, STAT = "0::/a/b\n", "3:cpuset:/x\n2:cpu,cpuacct:/docker/1\n0::/\n", "nr_periods 50\nnr_throttled 5\n"
-CPU = "cpu,cpuacct/docker/1/cpu"
+OWN, STAT = "0::/a/b\n", "nr_periods 50\nnr_throttled 5\n"
 
 
 @pytest.mark.parametrize(
     ("own", "files", "quota", "periods"),
     [
-        (V2, {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "250000 100000\n"}, 2.5, None),  # that of the parent group
-        (V2, {"a/b/cpu.max": "50000 100000\n", "a/cpu.max": "250000 100000\n", "a/cpu.stat": STAT}, 0.5, (50, 5)),
-        (V2, {"a/cpu.max": "max 100000\n", "a/cpu.stat": "nr_periods 0\nnr_throttled 0\n"}, None, None),
-        (
-            V1,
-            {f"{CPU}.cfs_quota_us": "150000\n", f"{CPU}.cfs_period_us": "100000\n", f"{CPU}.stat": STAT},
-            1.5,
-            (50, 5),
-        ),
-        (V1, {f"{CPU}.cfs_quota_us": "-1\n", f"{CPU}.cfs_period_us": "100000\n"}, None, None),
+        (OWN, {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "250000 100000\n"}, 2.5, None),  # that of the parent group
+        (OWN, {"a/b/cpu.max": "50000 100000\n", "a/cpu.max": "250000 100000\n", "a/cpu.stat": STAT}, 0.5, (50, 5)),
+        (OWN, {"a/cpu.max": "max 100000\n", "a/cpu.stat": "nr_periods 0\nnr_throttled 0\n"}, None, None),
         ("", {}, None, None),
     ],
 )
-def test_a_limit_of_either_version_is_found(tmp_path, own, files, quota, periods):
+def test_a_limit_is_found(tmp_path, own, files, quota, periods):
     (tmp_path / "own").write_text(own)
     for name, content in files.items():
         path = tmp_path / "groups" / name

@@ -2,7 +2,6 @@ import pytest
 
 from common.experiment import Experiment
 from common.platform.errors import UserError
-from common.platform.files import write_json_model
 from common.record import monitor
 from common.record.recorder import Framework, Recorder
 from common.record.results import EpochLine, TurnLine, read_metrics, read_result, read_step_losses
@@ -168,8 +167,8 @@ def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
 
 
 def test_a_folder_that_holds_a_run_is_refused_but_not_one_of_a_dry_run(tmp_path):
-    for config in (TrainConfig(dry_run=True), TrainConfig(dry_run=True), TrainConfig()):
-        write_json_model(prepare_run_dir(tmp_path, "name") / "config.json", config)
+    for file in ("config.json", "metrics.jsonl"):
+        (prepare_run_dir(tmp_path, "name") / file).touch()
     with pytest.raises(UserError, match="holds a run already"):
         prepare_run_dir(tmp_path, "name")
 

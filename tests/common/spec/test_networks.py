@@ -85,7 +85,6 @@ def test_initial_weights_fill_their_bounds_and_biases_are_zero():
         ({"extra": np.zeros(3)}, "unexpected: extra; --model cnn has other names"),
         ({"conv1.bias": np.zeros(3)}, r"conv1.bias has shape \(3,\), should have \(32,\)"),
         ({"conv1.bias": np.full(32, np.inf)}, "conv1.bias contains NaN or infinity"),
-        ({"conv1.bias": np.full(32, 1e200)}, r"conv1.bias has values up to 1.0e\+200, too large for float32"),
         ({"conv1.bias": np.zeros(32, int)}, "conv1.bias is of type int64; should be floating-point numbers"),
     ],
 )
