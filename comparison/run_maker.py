@@ -27,7 +27,7 @@ from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.resolve import tutorial_obstacle
 from common.spec.options import Mode, TrainConfig
-from common.spec.own_network import FILES, copy_into, is_folder, own_files, read_prepared
+from common.spec.own_network import FILES, copy_into, own_files, read_prepared
 from common.spec.own_network import prepare as prepare_network
 from comparison.measure.cautions import too_many_threads
 from comparison.measure.comparison import Comparison, further_rounds
@@ -68,13 +68,13 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
         request.write(given.resume)
         return given.resume, request
     given = given.with_absolute_paths(["data_dir"])
-    if is_folder(given.model):
+    if given.has_own_network:
         given = _with_own_network(given, console)
     config = given.train_config()
     _check(given, config)
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
-    if is_folder(given.model):
+    if given.has_own_network:
         data = data_spec(config)
         copy = copy_into(given.model, folder, data.image_shape, len(data.class_names))
         given, config = given.model_copy(update={"model": copy}), config.replace(model=copy)
@@ -250,7 +250,7 @@ class RunMaker:
         for _, of_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
             in_round = [job for job in of_round if job.path in missing]
             audited_steps: tuple[int, ...] = ()  # the same in all runs of a round; nobody can know them earlier
-            audited = options.verify != "never" and not is_folder(self.request.config.model)
+            audited = options.verify != "never" and not self.request.config.has_own_network
             if in_round and not in_round[0].rate_search and audited:
                 audited_steps = choose_audited_steps(Experiment.make(in_round[0].config), random.SystemRandom())
             programs = []

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from common.record.results import TurnLine
-from common.spec.own_network import is_folder
 from comparison.measure.rounds import other_load
 from comparison.measure.row import Row
 from comparison.measure.table import MOST_OFF_THE_CLOCK, Table
@@ -51,7 +50,7 @@ def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
             "no proof that the rows train identically (--verify never): ratios may compare rows that train differently"
         )
     for row in (row for table in tables for row in table.rows if row.num_runs) if asked else ():
-        own = is_folder(row.results[0].config.model)  # it has no formulas; conclusions say that it is not audited
+        own = row.results[0].config.has_own_network  # it has no formulas; conclusions say that it is not audited
         if not own and not row.audited_steps and not row.audit_failure:
             yield f"{row.title}: no step of its timed runs was audited: {row.why_not_audited}"
         if step := row.unexplained_jump:

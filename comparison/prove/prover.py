@@ -21,7 +21,7 @@ from common.record.audited_states import STATES_DIR
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
-from common.spec.own_network import digest_of, is_folder
+from common.spec.own_network import digest_of
 from comparison.plan.jobs import contenders
 from comparison.plan.request import Request
 from comparison.prove.audits import (
@@ -79,7 +79,7 @@ class Prover:
             self._run(missing, digests)
 
         for variant in dict.fromkeys(job.variant for job in jobs):
-            if is_folder(variant.config.model):  # `python -m port` names the layer
+            if variant.config.has_own_network:  # `python -m port` names the layer
                 continue
             first, *others = (job for job in jobs if job.variant == variant)
             values = dict(variant.values)
@@ -132,7 +132,7 @@ class Prover:
           runs: all runs of the comparison.
         """
         runs = [
-            run for run in runs if run.result and not run.record.rate_search and not is_folder(run.result.config.model)
+            run for run in runs if run.result and not run.record.rate_search and not run.result.config.has_own_network
         ]
         firsts: dict[tuple[Path, int], Run] = {}  # variant and seed -> a run of the first row
         for run in runs:
@@ -234,7 +234,7 @@ class Prover:
             "implementation": job.implementation,
             "config": job.config.training_fields(),
             "data": job.data_sha256,
-            "network": digest_of(job.config.model) if is_folder(job.config.model) else None,
+            "network": digest_of(job.config.model) if job.config.has_own_network else None,
             "code": code_sha256(),
             "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
             "versions": _versions(self.request.options.interpreters()[job.implementation]),

@@ -12,7 +12,6 @@ from common.platform.cli import option_name
 from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
 from common.spec.options import MODES, TrainConfig, neutral_option_values, options_of_kind
-from common.spec.own_network import is_folder
 from common.spec.schedules import SCHEDULES
 from comparison.measure.accuracies import accuracies_differ_clearly
 from comparison.measure.cautions import busy_machine
@@ -183,7 +182,7 @@ def proof_conclusions(table: Table) -> list[str]:
         each = ", ".join(f"{title} {count}" for title, count in audited.items())
         each = f"{rows[0].audited_steps} of each row" if len({*audited.values()}) == 1 else each
         lines.append(f"timed runs: steps audited: {each}; each matches the formulas up to rounding")
-    elif is_folder(rows[0].results[0].config.model):
+    elif rows[0].results[0].config.has_own_network:
         lines.append("timed runs: not audited, since the formulas of a network of your own are not known")
     return lines
 
