@@ -169,22 +169,14 @@ def _in_no_speed(row: Row, who: str) -> Iterator[str]:
 
 def _short_of_cores(row: Row, who: str) -> Iterator[str]:
     """Warns of more threads than cores, and of a container's CPU limit that paused the runs."""
-    if result := row.first:
-        cores = result.config.nodes * result.machine.cores
-        crowding = too_many_threads(result.devices, result.threads_per_device, cores)
-        if result.accelerator == "cpu" and crowding:
-            yield f"{who}: {crowding}"
+    if (result := row.first) and result.accelerator == "cpu":
+        cores, threads = result.config.nodes * result.machine.cores, result.threads_per_device
+        if result.devices * threads > cores:
+            number = f"{result.devices} x {threads} threads on {cores} cores"
+            yield f"{who}: {number} wait for each other; use fewer devices or threads"
     share = row.measured["throttled"].mean()
     if share > MOST_THROTTLED:
         yield (
             f"{who}: this container's CPU limit paused it in {share:{SHARE}} of the scheduler's periods,"
             " so its speeds are too low; a smaller --threads-per-device or a higher limit avoids that"
         )
-
-
-def too_many_threads(devices: int, threads: int, cores: int) -> str | None:
-    """What to say of more threads than cores, before the runs and after them; None if there are enough cores."""
-    if devices * threads <= cores:
-        return None
-    instead = "--threads-per-device auto divides the cores" if devices <= cores else f"use at most {cores} devices"
-    return f"{devices} x {threads} threads on {cores} cores wait for each other; {instead}"

@@ -36,15 +36,6 @@ def print_tables(console: Console, comparison: Comparison) -> None:
             _print_remark(console, line)
 
 
-def print_first_tables(console: Console, comparison: Comparison) -> None:
-    """Prints the main tables of the first round, while further rounds are made."""
-    console.print("\nafter the first round; further rounds make the intervals narrower and hold for other processes:")
-    for table in comparison.tables:
-        for cells in row_tables(table.rows, details=False) if table.finished else ():
-            _print_grid(console, cells, table.rows, "framework")
-    console.print()
-
-
 def print_conclusions(console: Console, comparison: Comparison) -> None:
     """Prints the conclusions; nothing if there is nothing to compare."""
     of_tables = [line for table in comparison.tables for line in conclusions(table)] if not comparison.study else []
