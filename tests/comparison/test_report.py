@@ -138,7 +138,7 @@ def test_every_figure_is_drawn_and_nothing_is_cut_off(folder_of, browser, kind, 
     page.close()
 
 
-def test_charts_and_tables_answer_a_pointer(folder_of, browser):
+def test_charts_answer_a_pointer(folder_of, browser):
     page = opened(browser, folder_of("simple"), 1400)
     scrolled_through(page)
     dots = page.locator("#throughput .mark-symbol path")
@@ -151,11 +151,7 @@ def test_charts_and_tables_answer_a_pointer(folder_of, browser):
         names.nth(clicked).click()
         page.wait_for_timeout(200)
         assert lines.count() == left
-    names = page.locator(".sortable tbody th")
-    button = page.locator(".sortable thead th", has_text="images/s").locator("button")
-    assert names.all_text_contents() == ["TensorFlow", "PyTorch", "Lightning"]
-    button.click()
-    assert names.all_text_contents() == ["PyTorch", "Lightning", "TensorFlow"] and page.complaints == []
+    assert page.complaints == []
     page.close()
 
 
