@@ -108,9 +108,9 @@ class Row(ProvedRow):
         """Images per second of the measured runs."""
         return self.measured["speed"].dropna()
 
-    def _quartile(self, share: float) -> float | None:
-        """A quartile of the speeds; None with too few runs."""
-        return _known(self.speeds.quantile(share)) if len(self.speeds) >= MIN_FOR_QUARTILES else None
+    def _speed_at(self, share: float) -> float | None:
+        """A quartile of the speeds; with too few runs, the lowest or the highest."""
+        return _known(self.speeds.quantile(share if len(self.speeds) >= MIN_FOR_QUARTILES else round(share)))
 
     @cached_property
     def _ratio(self) -> Ratio | None:
@@ -125,10 +125,6 @@ class Row(ProvedRow):
         accuracy = self.in_table.options.target_accuracy
         reached = [run.reach(accuracy) for run in self.runs["run"]]
         return pd.DataFrame(reached, columns=Reach._fields, dtype=float)
-
-    def _target_quartile(self, share: float) -> float | None:
-        seconds = self._reached["seconds"]
-        return _known(seconds.quantile(share)) if seconds.notna().all() else None
 
     @cached_property
     def _rounding(self) -> tuple[float | None, float | None]:
@@ -167,7 +163,6 @@ class Row(ProvedRow):
         return self.judgement[0]
 
     num_runs = stored("Number of runs that have succeeded.", lambda row: len(row.runs), int)
-    num_failed = stored("Number of runs that have failed.", lambda row: len(row.failed), int)
 
     devices = stored("Number of replicas.", lambda row: row.first and row.first.devices, int | None)
     settings = stored(
@@ -213,23 +208,14 @@ class Row(ProvedRow):
         """Training images per second in usual turns: the median over the runs of undisturbed rounds, if there are."""
         return _median(self.speeds)
 
-    images_per_second_min = stored("Lowest value of the same runs.", lambda row: _known(row.speeds.min()))
-    images_per_second_q1 = stored(
-        "Lower quartile of the same runs; missing if there are fewer than four.", lambda row: row._quartile(0.25)
+    images_per_second_low = stored(
+        "Lower quartile of the same runs; with fewer than four, the lowest value.", lambda row: row._speed_at(0.25)
     )
-    images_per_second_q3 = stored("Upper quartile.", lambda row: row._quartile(0.75))
-    images_per_second_max = stored("Highest value of the same runs.", lambda row: _known(row.speeds.max()))
-
-    @property
-    def spread(self) -> tuple[float | None, float | None]:
-        """The ends of the middle half of the speeds or, with fewer than four runs, the lowest and the highest."""
-        if self.images_per_second_q1 is None:
-            return self.images_per_second_min, self.images_per_second_max
-        return self.images_per_second_q1, self.images_per_second_q3
+    images_per_second_high = stored("Upper quartile, or the highest value.", lambda row: row._speed_at(0.75))
 
     @shown("images/s\nspread", MAIN, SWEEP_SPEED)
     def shown_spread(self) -> str:
-        low, high = self.spread
+        low, high = self.images_per_second_low, self.images_per_second_high
         return span(low, high, short_rate) if low != high else ""
 
     @column()
@@ -368,17 +354,6 @@ class Row(ProvedRow):
         """Of training and evaluation until the target, without start-up: mean, if all runs reached it."""
         return _mean(self._reached["seconds"])
 
-    target_seconds_q1 = stored("Lower quartile of these seconds.", lambda row: row._target_quartile(0.25))
-    target_seconds_q3 = stored("Upper quartile.", lambda row: row._target_quartile(0.75))
-
-    @shown("target s,\nmiddle half", TARGET)
-    def target_spread(self) -> str:
-        return span(self.target_seconds_q1, self.target_seconds_q3, seconds) if self.num_runs > 1 else ""
-
-    @shown("start-up\ns", TARGET, form=seconds)
-    def startup_before_target(self) -> float | None:
-        return self.startup_seconds if self.target_reached is not None else None
-
     # --- Columns: lockstep ---
 
     @column()
@@ -416,32 +391,16 @@ class Row(ProvedRow):
 
     # --- Columns: learning ---
 
-    small_set_count = stored(
-        "With `--check-learning`: number of training images to memorise.",
-        lambda row: row.small_set and row.small_set.count,
-        int | None,
-    )
-    small_set_steps = stored(
-        "Number of steps that this took; missing if the row did not memorise them ([learning.md](learning.md)).",
-        lambda row: row.small_set and row.small_set.steps,
-        int | None,
-    )
-
-    @shown("images\nmemorised", LEARNING, SWEEP_LEARNING)
-    def by_heart(self) -> str:
-        count, steps = self.small_set_count, self.small_set_steps
-        if count is None:
-            return ""
-        return f"{count} in {steps} steps" if steps is not None else f"not {count}"
+    @column("steps to\nmemorise", LEARNING, SWEEP_LEARNING)
+    def small_set_steps(self) -> int | None:
+        """With `--check-learning`: number of steps until a few images were memorised; missing if they never were, see
+        [learning.md](learning.md)."""
+        return self.small_set and self.small_set.steps
 
     @column("training\nloss", LEARNING, SWEEP_LEARNING, form=LOSS)
     def train_loss(self) -> float | None:
         """With `--check-learning`: of the trained network with the first seed, evaluated on training images."""
         return self.fit and self.fit.train[-1].test_loss
-
-    @shown("test\nloss", LEARNING, form=LOSS)
-    def test_loss_beside(self) -> float | None:
-        return self.test_loss if self.learning else None
 
     @column("training\naccuracy", LEARNING, SWEEP_LEARNING, form=ACCURACY)
     def train_accuracy(self) -> float | None:
@@ -452,10 +411,6 @@ class Row(ProvedRow):
     def learning(self) -> Learned | None:
         """With `--check-learning`: `fits`, `underfits`, `overfits` or `learns nothing`."""
         return self.fit and self.fit.verdict
-
-    learning_note = stored(
-        "The numbers behind the verdict, and what to try next.", lambda row: row.fit and row.fit.words, str | None
-    )
 
     # --- Columns: the rest ---
 

@@ -144,7 +144,7 @@ def conclusions(table: Table) -> list[str]:
 def learning_conclusions(table: Table) -> list[str]:
     """What `--check-learning` has found; none where it was not asked for."""
     found = [(row.small_set.found, row.title) for row in table.rows if row.small_set_steps is not None]
-    found += [(f"{LEARNED[row.learning]}: {row.learning_note}", row.title) for row in table.rows if row.learning]
+    found += [(f"{LEARNED[row.learning]}: {row.fit.words}", row.title) for row in table.rows if row.learning]
     titles_of: dict[str, list[str]] = {}
     for words, title in found:
         titles_of.setdefault(words, []).append(title)

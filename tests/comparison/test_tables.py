@@ -33,7 +33,7 @@ def test_speed_is_a_median_and_ratios_are_from_pairs_of_the_same_round(tmp_path)
     tf, pt = rows.loc["tf"], rows.loc["pt"]
     assert list(rows.index) == ["tf", "pt", "ptl"]
     assert pt["images_per_second"] == pytest.approx(3000 * 0.95)
-    assert (pt["images_per_second_q1"], pt["images_per_second_q3"]) == pytest.approx((2400, 3075))
+    assert (pt["images_per_second_low"], pt["images_per_second_high"]) == pytest.approx((2400, 3075))
     assert pt["ratio"] == pytest.approx(3) and pt["verdict"] == "faster" and pt["num_rounds"] == 4
     assert tf["ratio"] == 1 and pd.isna(tf["verdict"]) and pd.isna(tf["ratio_low"])
 

@@ -22,7 +22,13 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
     if not shown:
         return
     medians = pd.DataFrame(
-        {"row": row.title, "value": row.images_per_second, "low": row.spread[0], "high": row.spread[1]} for row in shown
+        {
+            "row": row.title,
+            "value": row.images_per_second,
+            "low": row.images_per_second_low,
+            "high": row.images_per_second_high,
+        }
+        for row in shown
     )
     dots = pd.concat([_dots(row) for row in shown])
     words = [f"{row.title} {row.images_per_second:{COUNT}}" for row in shown]

@@ -53,7 +53,7 @@ QUANTITIES = [
     ),
     Quantity(
         *("images-per-second", "Images per second", numbers.COUNT),
-        lambda row: (row.row.images_per_second, *row.row.spread),
+        lambda row: (row.row.images_per_second, row.row.images_per_second_low, row.row.images_per_second_high),
         "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
     ),
     Quantity(
@@ -63,8 +63,8 @@ QUANTITIES = [
     ),
     Quantity(
         *("target-seconds", "Seconds to the target accuracy", numbers.SECONDS),
-        lambda row: (row.row.target_seconds, row.row.target_seconds_q1, row.row.target_seconds_q3),
-        "Training and evaluation, without start-up. Bands: the middle half of the runs.",
+        lambda row: (row.row.target_seconds, None, None),
+        "Training and evaluation, without start-up: means over the runs, where all of them reached the target.",
     ),
     Quantity(
         *("final-accuracy", "Final test accuracy, %", numbers.PERCENT),
