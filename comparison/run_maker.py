@@ -282,7 +282,7 @@ class RunMaker:
             self.view.more(1)
         job = self._jobs[program.run_dir]
         self.missing = [missing for missing in self.missing if missing.path != job.path]
-        self.view.start(job, self.missing)
+        self.view.start(job)
 
     def _see(self, program: Program, line: MetricsLine) -> None:
         job = self._jobs[program.run_dir]

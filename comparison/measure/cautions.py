@@ -29,8 +29,8 @@ def find_cautions(
         *_unproved(tables, options.verify != "never"),
         *_code_and_machine(succeeded),
         *_groups(runs),
-        *_sessions(tables, shown),
-        *_disturbed(shown, turns[turns["table"] > 0], options),
+        *_sessions(shown),
+        *_disturbed(shown, turns[turns["table"] > 0]),
     ]
     for row in (row for table in tables for row in table.rows):
         who = f"{row.title}{variant_in_brackets(row.variant)}"
@@ -82,16 +82,13 @@ def _code_and_machine(runs: pd.DataFrame) -> Iterator[str]:
         yield f"the code changed between runs: uncommitted changes at commit {codes[0]}"
 
 
-def _sessions(tables: Sequence[Table], runs: pd.DataFrame) -> Iterator[str]:
-    sessions_of_rounds = runs.groupby(["table", "seed", "round"])["session"].nunique()
-    for table, (_, sessions) in zip(
-        (of for of in tables if of.finished), sessions_of_rounds.groupby(level="table"), strict=True
-    ):
-        if split := (sessions > 1).sum():
-            yield (
-                f"{split} of {len(sessions)} rounds{variant_in_brackets(table.variant)} were finished later (--resume):"
-                " their runs took place at different times and form no pairs, so ratios use only the other rounds"
-            )
+def _sessions(runs: pd.DataFrame) -> Iterator[str]:
+    sessions = runs.groupby(["table", "seed", "round"])["session"].nunique()
+    if split := (sessions > 1).sum():
+        yield (
+            f"{split} of {len(sessions)} rounds were finished later (--resume): their runs took place at different"
+            " times and form no pairs, so ratios use only the other rounds"
+        )
 
 
 def _groups(runs: pd.DataFrame) -> Iterator[str]:
@@ -107,31 +104,18 @@ def _groups(runs: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame, options: CompareConfig) -> Iterator[str]:
+def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame) -> Iterator[str]:
     """One warning for all disturbed turns and rounds, also in a sweep."""
     rounds = runs.groupby(["table", "seed", "round"])["disturbed"].any()
     disturbed, disturbed_turns = rounds.sum(), (~turns["quiet"]).sum()
     if not disturbed and not disturbed_turns:
         return
-    loads = runs["run"].map(lambda run: max(_loads(run, run.turns)))
-    worst = runs.iloc[int(loads.argmax())]
-    again = (rounds.index.get_level_values("round") > options.repeats).sum()
-    left = len(rounds) - disturbed
-    if not disturbed:
-        follows = "they are left out"
-    elif runs["busy"].any():
+    load = max(max(_loads(run, run.turns)) for run in runs["run"])
+    what = f"{disturbed} of {len(rounds)} rounds" if disturbed else f"{disturbed_turns} of {len(turns)} turns"
+    follows = "speeds and ratios are from the others"
+    if runs["busy"].any():
         follows = f"speeds marked with * are those of a busy machine; {QUIETER}"
-    else:
-        follows = f"they are left out: speeds and ratios are from the other {left}"
-    what = f"{disturbed_turns} of {len(turns)} turns were"
-    if disturbed:
-        what = f"{disturbed} of {len(rounds)} rounds {'was' if disturbed == 1 else 'were'}"
-        what = what if len(rounds) > 1 else "the only round was"
-    yield (
-        f"{what} disturbed: other programs used up to {loads.max():{SHARE}} of the cores"
-        f" ({worst['title']}, seed {worst['seed']}, round {worst['round']}); {follows}"
-        f"{f'; extra rounds run instead: {again}' if again else ''}"
-    )
+    yield f"disturbed: {what}: other programs used up to {load:{SHARE}} of the cores; {follows}"
 
 
 def _loads(run: Run, turns: Sequence[TurnLine]) -> list[float]:

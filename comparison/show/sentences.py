@@ -256,7 +256,7 @@ def _times(name: str, other: str, ratio: Ratio) -> str:
 
 
 def study_conclusions(study: Study) -> list[str]:
-    """A sentence for each line of the charts, then the fastest row for each value, then whether all train the same."""
+    """A sentence for each line of the charts, then whether all train the same."""
     lines = []
     for series in dict.fromkeys(row.series for row in study.rows):
         members = [row for row in study.rows if row.series == series and row.row.images_per_second]
@@ -266,7 +266,6 @@ def study_conclusions(study: Study) -> list[str]:
                 lines.append(_scaled(study, largest, largest.ratio))
         elif len(members) > 1:
             lines.append(f"{series}: {_extremes(study.option, members)}")
-    lines += _fastest_by_value(study)
     answers = [row.row.same_training for row in study.rows]
     if True in answers and False not in answers and all(row.row.is_comparable for row in study.rows):
         most = difference(max(row.row.proof_difference or 0.0 for row in study.rows))
@@ -295,24 +294,7 @@ def _extremes(option: str, members: Sequence[SweepRow]) -> str:
     return f"{text}; test accuracy from {least} ({worst.x}) to {most} ({best.x})"
 
 
-def _fastest_by_value(study: Study) -> list[str]:
-    """`highest median speed: PyTorch with devices 1, Lightning with 2`; empty for a single implementation and mode."""
-    best: dict[str, list[str]] = {}
-    measured = [member for member in study.rows if member.row.images_per_second]
-    for x in dict.fromkeys(member.x for member in measured):
-        fastest = max((member for member in measured if member.x == x), key=attrgetter("row.images_per_second"))
-        best.setdefault(fastest.row.title, []).append(x)
-    if not best or len({member.row.title for member in study.rows}) < 2:
-        return []
-    parts = [f"{title} with {study.option} {', '.join(values)}" for title, values in best.items()]
-    if len(parts) == 1:
-        parts = [f"{next(iter(best))}, with each value of {study.option}"]
-    return [f"highest median speed: {'; '.join(parts)}"]
-
-
 # --- What a reader asks ---
-
-DIR = "DIR is the folder of this page"  # not its path: the folder may be moved
 
 
 def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
@@ -331,7 +313,6 @@ def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
         "Was it the same training?": [*proved, *accuracy_conclusions(table)],
         "Does it learn?": learning_conclusions(table),
         "How reliable is this?": [_trust(comparison, rows, why)],
-        "What next?": [_next_step(comparison, rows, why)],
     }
     return {question: sentences for question, sentences in answers.items() if sentences}
 
@@ -346,11 +327,9 @@ def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
 
 
 def _why_no_ratio(rows: Sequence[Row]) -> str | None:
-    """Why no ratio was measured, and what to do; None if one was. For a single row: why it has no speed."""
+    """Why no ratio was measured, and what to do; None if one was, or for a single row."""
     reference, *others = rows
-    if any(row.ratio_max is not None for row in others):
-        return None
-    if not others:
+    if not others or any(row.ratio_max is not None for row in others):
         return None
     if all(row.status in (*DIFFERENT, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
@@ -365,7 +344,8 @@ def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     """How many rounds, pairs of turns and seeds count; `why`: why no ratio was measured."""
     reference, *others = rows
     runs = pd.concat([row.runs for row in rows])
-    made, counting, seeds = len(runs[ROUND].drop_duplicates()), _num_rounds(rows), runs["seed"].nunique()
+    made, seeds = len(runs[ROUND].drop_duplicates()), runs["seed"].nunique()
+    counting = max(row.num_rounds for row in others or rows)
     of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy has no spread"
     if why:
         return f"Speed is not measured: {why}. Accuracy: {of_seeds}."
@@ -379,28 +359,3 @@ def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     count = len(comparison.warnings)
     read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""
     return f"{rounds}, on one machine; {of_seeds}. The ranges in brackets are 95 % intervals.{read}"
-
-
-def _num_rounds(rows: Sequence[Row]) -> int:
-    """The number of rounds that the ratios are from; that of the speeds if there is only one row."""
-    return max(row.num_rounds for row in rows[1:] or rows)
-
-
-def _next_step(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
-    repeats, model = comparison.request.options.repeats, comparison.request.config.model
-    again = f"python compare.py --resume DIR --repeats {max(5, repeats + 2)}"
-    if why:
-        if why.endswith(QUIETER):
-            return f"On a quieter machine, {again} runs more rounds; {DIR}."
-        return "Remove that cause, and begin a new comparison."
-    reference, *others = rows
-    enough = 2 if any(have_turns(paired_turns(reference, row)) for row in others) else MIN_ROUNDS
-    if busy_machine(rows):
-        return f"On a quieter machine, {again} runs more rounds; {DIR}."
-    if others and _num_rounds(rows) < enough:
-        return f"{again} runs more rounds; {DIR}."
-    if any(row.verdict == "no difference shown" for row in rows):
-        more = f"python compare.py --resume DIR --repeats {max(20, 2 * repeats)}"
-        return f"Where a difference is not significant, more rounds may settle it: {more}; {DIR}."
-    case = f"a network other than {model}, or another batch size or machine, may change the ranking"
-    return f"Measure your own case: {case}."

@@ -1,7 +1,6 @@
 """Writes `report.html`, one page that needs no other files, and the figures as separate files."""
 
 import json
-import resource
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -13,7 +12,7 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.implementations import implementation_title
-from common.platform.errors import FileError, UserError
+from common.platform.errors import FileError
 from common.platform.files import user_cache, write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE
 from comparison.measure.comparison import Comparison
@@ -57,15 +56,7 @@ def _vega() -> str:
 
 
 def write_report(comparison: Comparison) -> None:
-    """Writes `report.html` and `figures/*.svg` and `.png`.
-
-    Raises UserError if the address space is limited: V8, with which the charts are drawn, would end this process.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY:
-        raise UserError(
-            f"no report: its charts can't be drawn under ulimit -v {limit // 1024}; set ulimit -v unlimited"
-        )
+    """Writes `report.html` and `figures/*.svg` and `.png`."""
     folder = comparison.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
