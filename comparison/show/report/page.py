@@ -21,7 +21,7 @@ from comparison.plan.jobs import shown_variant
 from comparison.ratios import MIN_ROUNDS, WARM_UP_FROM
 from comparison.run.side_runs import profile_path, read_profile
 from comparison.run.store import Run
-from comparison.show.report.charts import FIGURE_FILES, Chart, draw
+from comparison.show.report.charts import Chart, draw
 from comparison.show.report.curve_figures import accuracy_over_seconds, learning_curves, loss_over_epochs
 from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.speed_figures import breakdown, throughput
@@ -59,9 +59,6 @@ def write_report(comparison: Comparison) -> None:
     """Writes `report.html` and `figures/*.svg` and `.png`."""
     folder = comparison.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
-    for path in folder.iterdir():
-        if FIGURE_FILES.fullmatch(path.name):  # its chart may no longer exist
-            path.unlink()
     study = comparison.study
     study_figures = draw(study_charts(study), folder) if study else []
     charts = [
