@@ -204,17 +204,16 @@ def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
         return
     first, *others = _by_speed(rows)
     other = next((row for row in others if row.implementation != first.implementation), None)
-    if other and (ratio := speed_ratio(other, first)):
-        title = f"{first.title}, the fastest row," if ratio.verdict == "faster" else first.title
-        yield f"{_times(title, other.title, ratio)}, the fastest of the other frameworks"
+    if other and (sentence := _times(first, other)):
+        yield f"{sentence}, the fastest of the other frameworks"
 
 
 def _fastest(rows: Sequence[Row]) -> Iterator[str]:
     """Compares the row with the highest median speed with each of the others, the next fastest first."""
     ordered = _by_speed(rows)
     for other in ordered[1:]:
-        if ratio := speed_ratio(other, ordered[0]):
-            yield _times(ordered[0].title, other.title, ratio)
+        if sentence := _times(ordered[0], other):
+            yield sentence
 
 
 def _by_speed(rows: Sequence[Row]) -> list[Row]:
@@ -226,25 +225,28 @@ def _gain(row: Row, other: Row) -> str | None:
     """What the next mode gains, of runs of the same implementation in the same rounds; None if not known."""
     if row.implementation != other.implementation or MODES.index(other.mode) != MODES.index(row.mode) + 1:
         return None
-    ratio = speed_ratio(row, other)
-    if not ratio:
+    gain, ratio = _times(other, row), speed_ratio(row, other)
+    if not gain or not ratio:
         return None
-    gain = _times(other.title, row.title, ratio)
     extra = IMPLEMENTATIONS[row.implementation].tutorial if row.implementation in IMPLEMENTATIONS else ""
     if row.mode == "tutorial" and extra and ratio.estimate and ratio.verdict == "faster":
         gain += f": {1 - 1 / ratio.estimate:.0%} of the tutorial's time goes into {extra}"
     return gain
 
 
-def _times(name: str, other: str, ratio: Ratio) -> str:
-    """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
+def _times(row: Row, reference: Row) -> str | None:
+    """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`; None if the ratio is not known."""
+    ratio = speed_ratio(reference, row)
+    if ratio is None:
+        return None
+    name, other = row.title, reference.title
     if ratio.estimate is None:
         times = least_most((ratio.least, ratio.most))
         rounds = f"{ratio.rounds} round{'s' if ratio.rounds > 1 else ''}"
         return f"{name} trained {times} times as fast as {other} in {rounds}, too few to be sure"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
-        name, other, ratio = other, name, ratio.inverse()
+        return _times(reference, row)
     of_these = "; for these processes only, others may differ" if ratio.of_these_processes else ""
     interval = f"({between(ratio.low, ratio.high)}{of_these})"
     if ratio.verdict == "no difference shown":

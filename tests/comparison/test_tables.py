@@ -275,8 +275,8 @@ def test_the_conclusions_are_sentences(tmp_path):
     assert "modes plain and tuned: 32-bit; TensorFlow tuned bf16-mixed; " in " ".join(shown(tmp_path / "both").split())
     sentences = shown(tmp_path / "both").splitlines()[-10:]
     assert sentences[:3] == [
-        "PyTorch tuned, the fastest row, trained 1.03 times as fast as Lightning tuned (1.03 to 1.03), the fastest of"
-        " the other frameworks",
+        "PyTorch tuned trained 1.03 times as fast as Lightning tuned (1.03 to 1.03), the fastest of the other"
+        " frameworks",
         "PyTorch plain trained 1.03 times as fast as Lightning plain (1.03 to 1.03)",
         "PyTorch plain trained 3.00 times as fast as TensorFlow plain (3.00 to 3.00)",
     ]
