@@ -12,7 +12,6 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -38,7 +37,7 @@ from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.prove.audits import choose_audited_steps, is_audited, make_audits
 from comparison.run.devices import same_devices
 from comparison.run.load_meter import QUIETER, quiet
-from comparison.run.program import Ended, Program
+from comparison.run.program import Ended, Program, now
 from comparison.run.runner import Follower, run_programs
 from comparison.run.store import Run, check_name, store_run
 from comparison.run.turns import run_in_turns
@@ -82,9 +81,8 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     if not given.mode:
         given = given.with_mode(*default_modes(given, config, console))
         config = config.replace(mode=given.mode[0])
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(
-        schema_version=2, created=now, commands=[command], options=given, config=config, warnings=warnings
+        schema_version=2, created=now(), commands=[command], options=given, config=config, warnings=warnings
     )
     request.write(folder)
     return folder, request

@@ -51,6 +51,7 @@ def learning_run_epochs(run_dir: Path) -> list[EpochLine]:
 # --- A few images, memorised ---
 
 
+@final
 @dataclass(frozen=True)
 class SmallSet:
     """The result of the first step.
@@ -106,7 +107,7 @@ class Fit:
         if guessed.pvalue > UNLIKELY:
             return "learns nothing"
         bias, variance = 1 - train.test_accuracy, train.test_accuracy - test.test_accuracy
-        counts = [[line.test_correct, line.test_count - line.test_correct] for line in (train, test)]
+        counts = np.array([[line.test_correct, line.test_count - line.test_correct] for line in (train, test)])
         by_chance = stats.fisher_exact(counts, alternative="greater").pvalue > UNLIKELY
         if self.rise is not None or (variance >= max(SMALL_ERROR, bias) and not by_chance):
             return "overfits"

@@ -75,16 +75,11 @@ class Ended(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     started: str
-    process_seconds: float = Field(ge=0, allow_inf_nan=False)
-    other_load: float | None = Field(ge=0, allow_inf_nan=False)
-    throttled: float | None = Field(ge=0, le=1)
+    process_seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
+    other_load: float | None = Field(None, ge=0, allow_inf_nan=False)
+    throttled: float | None = Field(None, ge=0, le=1)
     failure: str | None
     group: Count = 1
-
-    @classmethod
-    def unknown(cls, failure: str) -> Self:
-        """The end of a program of which only the failure is known."""
-        return cls(started=NEVER, process_seconds=0.0, other_load=None, throttled=None, failure=failure)
 
 
 def now() -> str:
@@ -142,8 +137,3 @@ class Record(Ended, Identity):
             rate_search=job.rate_search,
             **ended.model_dump(),
         )
-
-    @classmethod
-    def failed(cls, job: Job, failure: str) -> Self:
-        """The record of a run of which only the failure is known."""
-        return cls.make(job, 1, Ended.unknown(failure))

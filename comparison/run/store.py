@@ -30,7 +30,7 @@ from comparison.lockstep import suspects_of_evaluation
 from comparison.plan.jobs import Job
 from comparison.ratios import typical_speed
 from comparison.run.load_meter import quiet
-from comparison.run.program import RECORD_FILE, Ended, Program, Record
+from comparison.run.program import NEVER, RECORD_FILE, Ended, Program, Record
 
 LOG_FILE = "log.txt"
 FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has no result, in one line
@@ -171,7 +171,7 @@ def read_run(folder: Path, job: Job, group: int = 1) -> Run | None:
     try:
         return load_run(run_dir, read_json_model(Record, path))
     except UserError as error:  # the record is not valid, so nothing in it can be used
-        return Run(Record.failed(job, str(error)), run_dir)
+        return Run(Record.make(job, 1, Ended(started=NEVER, failure=str(error))), run_dir)
 
 
 def store_run(job: Job, program: Program, ended: Ended) -> Run:
