@@ -1,7 +1,7 @@
 """Ratios of speeds from raw samples: pairs of turns, intervals, verdicts. Simulations test them."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
@@ -61,19 +61,6 @@ class Ratio:
     high: float | None = None
     verdict: Verdict | None = None
     of_these_processes: bool = False
-
-    def inverse(self) -> "Ratio":
-        """The ratio of the reference to this row."""
-        verdict: dict[Verdict | None, Verdict] = {"faster": "slower", "slower": "faster"}
-        return replace(
-            self,
-            least=1 / self.most,
-            most=1 / self.least,
-            estimate=self.estimate and 1 / self.estimate,
-            low=self.high and 1 / self.high,
-            high=self.low and 1 / self.low,
-            verdict=verdict.get(self.verdict, self.verdict),
-        )
 
     def is_within(self, share: float) -> bool:
         """Whether the ends of the interval are at most `share` from its middle: 0.03 is 3 %."""

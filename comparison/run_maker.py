@@ -12,7 +12,6 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -27,9 +26,8 @@ from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.resolve import tutorial_obstacle
 from common.spec.options import Mode, TrainConfig
-from common.spec.own_network import FILES, copy_into, is_folder, own_files, read_prepared
+from common.spec.own_network import FILES, copy_into, own_files, read_prepared
 from common.spec.own_network import prepare as prepare_network
-from comparison.measure.cautions import too_many_threads
 from comparison.measure.comparison import Comparison, further_rounds
 from comparison.measure.rounds import is_round_disturbed, other_load
 from comparison.numbers import SHARE
@@ -38,14 +36,13 @@ from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.prove.audits import choose_audited_steps, is_audited, make_audits
 from comparison.run.devices import same_devices
-from comparison.run.load_meter import QUIETER, busiest_programs, quiet
-from comparison.run.program import Ended, Program
+from comparison.run.load_meter import QUIETER, quiet
+from comparison.run.program import Ended, Program, now
 from comparison.run.runner import Follower, run_programs
 from comparison.run.store import Run, check_name, store_run
 from comparison.run.turns import run_in_turns
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
-from comparison.show.terminal import print_first_tables
 
 
 def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
@@ -68,13 +65,13 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
         request.write(given.resume)
         return given.resume, request
     given = given.with_absolute_paths(["data_dir"])
-    if is_folder(given.model):
+    if given.has_own_network:
         given = _with_own_network(given, console)
     config = given.train_config()
     _check(given, config)
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
-    if is_folder(given.model):
+    if given.has_own_network:
         data = data_spec(config)
         copy = copy_into(given.model, folder, data.image_shape, len(data.class_names))
         given, config = given.model_copy(update={"model": copy}), config.replace(model=copy)
@@ -84,10 +81,8 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     if not given.mode:
         given = given.with_mode(*default_modes(given, config, console))
         config = config.replace(mode=given.mode[0])
-    _say_too_many(given, config, console)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(
-        schema_version=2, created=now, commands=[command], options=given, config=config, warnings=warnings
+        schema_version=2, created=now(), commands=[command], options=given, config=config, warnings=warnings
     )
     request.write(folder)
     return folder, request
@@ -148,15 +143,6 @@ def default_modes(options: CompareConfig, config: TrainConfig, console: Console)
             console.print(f"note: only --mode plain: {obstacle}", soft_wrap=True)
             return ["plain"]
     return ["tutorial", "plain"]
-
-
-def _say_too_many(options: CompareConfig, config: TrainConfig, console: Console) -> None:
-    """Warns of more threads than cores on this machine, while there is still time to end the comparison."""
-    configs = [variant.config for variant in make_variants(options, config) if config.accelerator == "cpu"]
-    for asked in dict.fromkeys((config.devices, config.threads_per_device) for config in configs):
-        devices, threads = (1 if number == "auto" else number for number in asked)
-        if crowding := too_many_threads(devices, threads, num_cores()):
-            console.print(f"note: {crowding}", soft_wrap=True)
 
 
 def check_data(variants: Sequence[Variant], runs: Sequence[Run]) -> None:
@@ -265,15 +251,6 @@ class RunMaker:
                 run_in_turns(programs, options.timeout, follower, at_once)
             else:
                 run_programs(programs, options.timeout, follower)
-            if in_round and self._shows_first(in_round[0]):
-                print_first_tables(
-                    self.view.console, Comparison(self.folder, self.request, self.runs, len(self.missing))
-                )
-
-    def _shows_first(self, job: Job) -> bool:
-        """Whether the tables are shown after the round of this run: after the first one, if others follow."""
-        options = self.request.options
-        return job.round == 1 and job.seed == options.seeds[0] and options.repeats > 1 and not options.sweep
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""
@@ -303,7 +280,7 @@ class RunMaker:
             self.view.more(1)
         job = self._jobs[program.run_dir]
         self.missing = [missing for missing in self.missing if missing.path != job.path]
-        self.view.start(job, self.missing)
+        self.view.start(job)
 
     def _see(self, program: Program, line: MetricsLine) -> None:
         job = self._jobs[program.run_dir]
@@ -330,10 +307,9 @@ class RunMaker:
 
     def _say_disturbed(self, load: float) -> None:
         """Tells once that other programs disturb the measurement, while there is still time to end them."""
-        busiest = ", ".join(busiest_programs())
         self.view.say(
-            f"other programs use {load:{SHARE}} of the cores{f': {busiest}' if busiest else ''}; turns and rounds that"
-            f" they disturb are left out if others are quiet; {QUIETER}"
+            f"other programs use {load:{SHARE}} of the cores; turns and rounds that they disturb are left out if others"
+            f" are quiet; {QUIETER}"
         )
 
     def _ended(self, program: Program, ended: Ended) -> None:

@@ -17,6 +17,7 @@ from common.platform.cli import as_typed, option_name
 from common.spec.batches import Plan
 from common.spec.networks import FOLDERS
 from common.spec.optimizers import RULES, OptimizerName
+from common.spec.own_network import is_folder
 from common.spec.schedules import SCHEDULES, ScheduleName
 
 # --- What an option is ---
@@ -313,6 +314,11 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     def network_name(self) -> str:
         """For people, and for names of folders: that of `--model`, or of the user's folder."""
         return Path(self.model).name
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether `--model` names a folder of the user's."""
+        return is_folder(self.model)
 
     @property
     def dataset_name(self) -> str:

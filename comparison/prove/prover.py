@@ -21,7 +21,7 @@ from common.record.audited_states import STATES_DIR
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
-from common.spec.own_network import digest_of, is_folder
+from common.spec.own_network import digest_of
 from comparison.plan.jobs import contenders
 from comparison.plan.request import Request
 from comparison.prove.audits import (
@@ -230,7 +230,7 @@ class Prover:
             "implementation": job.implementation,
             "config": job.config.training_fields(),
             "data": job.data_sha256,
-            "network": digest_of(job.config.model) if is_folder(job.config.model) else None,
+            "network": digest_of(job.config.model) if job.config.has_own_network else None,
             "code": code_sha256(),
             "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
             "versions": _versions(self.request.options.interpreters()[job.implementation]),
@@ -255,7 +255,7 @@ def _shows_layers(config: TrainConfig) -> bool:
     Not with compiled networks, `--strategy dp` or `pipeline` in PyTorch, nor of a network of the user's, whose layers
     `python -m port` compares.
     """
-    return not is_folder(config.model) and config.compile is not True and config.strategy not in ("dp", "pipeline")
+    return not config.has_own_network and config.compile is not True and config.strategy not in ("dp", "pipeline")
 
 
 def _is_proof(path: Path, digest: str) -> bool:

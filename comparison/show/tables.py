@@ -1,14 +1,13 @@
 """The tables of text, for the terminal, Markdown and the page: which columns they have, and what these mean."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
 from common.spec.options import ABOUT_MODES, Mode
 from comparison.lockstep import FIRST_STEPS
-from comparison.measure.columns import Column, columns_of
-from comparison.measure.row import DECISION, DETAILED, ROW_TABLES, SWEEP_TABLES, Row
+from comparison.measure.columns import columns_of
+from comparison.measure.row import DETAILED, ROW_TABLES, SWEEP_TABLES, Row
 from comparison.measure.sweep import Study
 from comparison.numbers import SHARE, least_most, span
 
@@ -30,13 +29,9 @@ ABOUT_STUDY = (
 )
 
 
-def about_modes(modes: Sequence[Mode]) -> str:
-    return " ".join(f"{mode}: {words}." for mode, words in ABOUT_MODES.items() if mode in modes)
-
-
 def about_main(modes: Sequence[Mode]) -> str:
     """What the columns of the first table are, and the modes of its rows."""
-    return f"{ABOUT_MAIN} {about_modes(modes)}"
+    return " ".join([ABOUT_MAIN, *(f"{mode}: {words}." for mode, words in ABOUT_MODES.items() if mode in modes)])
 
 
 def in_one_line(heading: str) -> str:
@@ -69,18 +64,3 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
     speeds, *others = SWEEP_TABLES
     tables = [_text_table(speeds, rows, names, **scaling), *(_text_table(name, rows, names) for name in others)]
     return [table for table in tables if not table.empty]
-
-
-# --- The table to decide by ---
-
-
-def decision_columns(rows: Sequence[Row]) -> list[Column[Any]]:
-    return [column for column in columns_of(Row, DECISION) if any(map(column.text, rows))]
-
-
-def share_of_best(column: Column[Any], row: Row, rows: Sequence[Row]) -> float | None:
-    """1 for the best value of a column, less for the others; None if there is nothing to compare."""
-    if column.best == "fastest":
-        return row.share_of_fastest
-    value, known = getattr(row, column.name), [getattr(other, column.name) for other in rows if column.text(other)]
-    return min(known) / value if column.best == "lowest" and value and len(known) > 1 else None

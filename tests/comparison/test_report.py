@@ -138,7 +138,7 @@ def test_every_figure_is_drawn_and_nothing_is_cut_off(folder_of, browser, kind, 
     page.close()
 
 
-def test_charts_and_tables_answer_a_pointer(folder_of, browser):
+def test_charts_answer_a_pointer(folder_of, browser):
     page = opened(browser, folder_of("simple"), 1400)
     scrolled_through(page)
     dots = page.locator("#throughput .mark-symbol path")
@@ -151,11 +151,7 @@ def test_charts_and_tables_answer_a_pointer(folder_of, browser):
         names.nth(clicked).click()
         page.wait_for_timeout(200)
         assert lines.count() == left
-    names = page.locator(".sortable tbody th")
-    button = page.locator(".sortable thead th", has_text="images/s").locator("button")
-    assert names.all_text_contents() == ["TensorFlow", "PyTorch", "Lightning"]
-    button.click()
-    assert names.all_text_contents() == ["PyTorch", "Lightning", "TensorFlow"] and page.complaints == []
+    assert page.complaints == []
     page.close()
 
 
@@ -192,21 +188,20 @@ def all_disturbed(job):
     return MadeUp(speed=3000, other_load=0.6, turns=turns)
 
 
-# The facts, the options, how reliable the speeds are, and what to do next.
+# The facts, the options, and how reliable the speeds are.
 TRUST = [
-    (in_turns, 2, "2 rounds, with 72 pairs of turns, on one machine; one seed, so accuracy has no spread. The", ""),
-    (in_turns, 1, "1 round, with 36 pairs of turns, on one machine", "python compare.py --resume DIR --repeats 5"),
-    (all_disturbed, 1, "Not very: other programs used 80% of the cores in every round", "On a quieter machine, python"),
-    (lambda job: MadeUp(speed=None), 1, "Speed is not measured: training is too short to measure a speed", ""),
-    (lambda job: MadeUp(proof_factor=1.0 + (job.name == "pt")), 1, "Speed is not measured: no other row is proved", ""),
+    (in_turns, 2, "2 rounds, with 72 pairs of turns, on one machine; one seed, so accuracy has no spread. The"),
+    (in_turns, 1, "1 round, with 36 pairs of turns, on one machine"),
+    (all_disturbed, 1, "Not very: other programs used 80% of the cores in every round"),
+    (lambda job: MadeUp(speed=None), 1, "Speed is not measured: training is too short to measure a speed"),
+    (lambda job: MadeUp(proof_factor=1.0 + (job.name == "pt")), 1, "Speed is not measured: no other row is proved"),
 ]
 
 
-@pytest.mark.parametrize(("make", "repeats", "trust", "next_step"), TRUST)
-def test_it_tells_how_many_rounds_and_turns_count_or_why_none_do(tmp_path, make, repeats, trust, next_step):
+@pytest.mark.parametrize(("make", "repeats", "trust"), TRUST)
+def test_it_tells_how_many_rounds_and_turns_count_or_why_none_do(tmp_path, make, repeats, trust):
     comparison(tmp_path, make, implementations=["tf", "pt"], repeats=repeats)
-    found = answers(tmp_path)
-    assert found["How reliable is this?"][0].startswith(trust) and found["What next?"][0].startswith(next_step)
+    assert answers(tmp_path)["How reliable is this?"][0].startswith(trust)
 
 
 # --- The page as a file ---

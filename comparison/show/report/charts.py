@@ -26,7 +26,6 @@ MORE_COLOURS = ("#56B4E9", "#8C8C8C")
 INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
 
 WIDTH, HEIGHT = 420, 290  # pixels; with this size, the text is hardly smaller on a phone than on a large screen
-PANEL_WIDTH = 345  # pixels of a panel without its axis; that of a whole chart is then about WIDTH
 PNG_SCALE = 2
 STYLE: dict[str, Any] = {
     "font": "system-ui, sans-serif",
@@ -45,8 +44,6 @@ STYLE: dict[str, Any] = {
     "text": {"color": INK},
     "rule": {"color": INK},
 }
-# Files that `draw` may have written. A folder of figures may have others, which are the user's.
-FIGURE_FILES = re.compile("(accuracy|breakdown|learning|loss|sweep|throughput|turns)(-.+)?[.](svg|png)")
 FOR_POINTERS = "for pointers: "  # prefix of the names of layers that only a page with Vega has
 
 
@@ -58,47 +55,29 @@ class Chart:
       name: name of its files, without the suffix.
       title: for people.
       about: what its marks mean, in words that a newcomer knows.
-      words: what it shows, for people who can't see it.
       layers: the layers, which lie on top of each other, the lowest first.
-      height: of the whole chart, in pixels; of a chart with panels, of each panel without its axis and legend.
-      below: the layers of a second panel below the first one, with the same x axis; empty for a chart without panels.
-        A chart with panels has no layers for pointers.
+      height: of the whole chart, in pixels.
     """
 
     name: str
     title: str
     about: str
-    words: str
     layers: Sequence[alt.Chart]
     height: float = HEIGHT
-    below: Sequence[alt.Chart] = ()
 
     @cached_property
     def description(self) -> dict[str, Any]:
         """The chart as a Vega-Lite specification, with the layers that react to the pointer."""
-        chart: Any = alt.layer(*self.layers)
-        fit: dict[str, Any] = {}
-        if self.below:  # Vega can't fit a chart with panels into a width
-            panels = [
-                panel.properties(width=PANEL_WIDTH, height=self.height) for panel in (chart, alt.layer(*self.below))
-            ]
-            chart = alt.vconcat(*panels).resolve_scale(x="shared")
-        else:
-            chart = chart.properties(width=WIDTH, height=self.height)
-            fit = {"autosize": {"type": "fit", "contains": "padding"}}
-        chart = chart.properties(background=PAPER)
+        chart = alt.layer(*self.layers).properties(width=WIDTH, height=self.height, background=PAPER)
         with alt.data_transformers.enable("default", max_rows=None):
             spec: dict[str, Any] = chart.to_dict(validate=False)  # a test validates them; it takes as long as drawing
-        return spec | {"config": STYLE} | fit
+        return spec | {"config": STYLE, "autosize": {"type": "fit", "contains": "padding"}}
 
     @cached_property
     def svg(self) -> str:
         """The content of an SVG file."""
-        still = self.description
-        if not self.below:
-            layers = [layer for layer in still["layer"] if not layer.get("name", "").startswith(FOR_POINTERS)]
-            still = still | {"layer": layers}
-        drawn: str = vl_convert.vegalite_to_svg(still)
+        still = [layer for layer in self.description["layer"] if not layer.get("name", "").startswith(FOR_POINTERS)]
+        drawn: str = vl_convert.vegalite_to_svg(self.description | {"layer": still})
         return drawn
 
     def png(self) -> bytes:
@@ -165,7 +144,6 @@ def pointer_line(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str
 def draw(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Chart]:
     """Writes `NAME.svg` and `NAME.png` of every chart into `folder`; `suffix`: added to each name."""
     named = [replace(chart, name=chart.name + suffix) for chart in charts]
-    assert all(FIGURE_FILES.fullmatch(f"{chart.name}.svg") for chart in named), [chart.name for chart in named]
     for chart in named:
         write_text(folder / f"{chart.name}.svg", chart.svg)
         write_bytes(folder / f"{chart.name}.png", chart.png())

@@ -35,12 +35,10 @@ def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
     y = alt.Y("value:Q", title="Test accuracy, %")
     y = y.scale(accuracy_scale(table["value"].tolist(), rows[0].results[0].test_count))
     values = ("epoch:Q",), ("x:Q", "seconds", numbers.SECONDS), ("value:Q", "accuracy, %", numbers.PERCENT)
-    ends = ", ".join(f"{row.title} {_last(row).test_accuracy:{numbers.ACCURACY}}" for row in rows)
     yield Chart(
         "accuracy",
         "Accuracy over seconds",
         "On the test set, in each row's first-round run with the median duration.",
-        f"Test accuracy over seconds, a line for each implementation; they end at {ends}",
         [_lines(rows, table, x, y), _points(table, x, y, *values)],
         _height(rows),
     )
@@ -61,13 +59,11 @@ def loss_over_epochs(rows: Sequence[Row]) -> Iterator[Chart]:
     x, y = _epoch_axis(table), _loss_axis()
     tests = table[table["set"] == "test"][["x", "key", "value"]]
     titles = {f"test{number}": row.title for number, row in enumerate(rows)}
-    ends = ", ".join(f"{row.title} {_last(row).test_loss:{numbers.LOSS}}" for row in rows)
     yield Chart(
         "loss",
         "Loss over epochs",
         "Strong lines: the test set. Pale lines: the training set, averaged over an epoch while the weights changed."
         " Lines on top of each other mean equal values.",
-        f"Loss over epochs, a line for each implementation; on the test set they end at {ends}",
         [_lines(rows, table, x, y), pointer_line(tests, x, titles, numbers.LOSS, "after epoch")],
         _height(rows),
     )
@@ -75,13 +71,11 @@ def loss_over_epochs(rows: Sequence[Row]) -> Iterator[Chart]:
 
 def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
     """Losses on training and test images, with `--check-learning`."""
-    parts, words = [], []
+    parts = []
     for row in rows:
         if fit := row.fit:
             parts.append(_epochs(row.title, fit.train).assign(set="training"))
             parts.append(_epochs(row.title, fit.test).assign(set="test"))
-            train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (fit.train, fit.test))
-            words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
     if not parts:
         return
     names = {"epoch": "x", "test_loss": "value", "test_accuracy": "accuracy"}
@@ -94,7 +88,6 @@ def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
         "Strong lines: the test images. Pale lines: the same number of training images, evaluated in the same way:"
         " after the epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong"
         " one, or the strong one rising: overfitting.",
-        f"Loss on training and test images over epochs: {'; '.join(words)}",
         [_lines(rows, table, x, y), _points(table, x, y, *values)],
         _height(rows),
     )
@@ -103,12 +96,6 @@ def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
 def _epochs(title: str, epochs: Sequence[EpochLine]) -> pd.DataFrame:
     """A line for each evaluation; `row` is the title."""
     return pd.DataFrame(map(dict, epochs)).assign(row=title)
-
-
-def _last(row: Row) -> EpochLine:
-    """The last evaluation of a row's first run."""
-    last: EpochLine = row.runs["run"].iloc[0].epochs[-1]
-    return last
 
 
 def _height(rows: Sequence[Row]) -> float:

@@ -22,10 +22,15 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
     if not shown:
         return
     medians = pd.DataFrame(
-        {"row": row.title, "value": row.images_per_second, "low": row.spread[0], "high": row.spread[1]} for row in shown
+        {
+            "row": row.title,
+            "value": row.images_per_second,
+            "low": row.images_per_second_low,
+            "high": row.images_per_second_high,
+        }
+        for row in shown
     )
     dots = pd.concat([_dots(row) for row in shown])
-    words = [f"{row.title} {row.images_per_second:{COUNT}}" for row in shown]
     about = "A bar ends at the median of the rounds. A dot is a round"
     about += ", a ring a disturbed one, which does not count" if shown[0].in_table.num_disturbed else ""
     about += "; the line is the middle half of the rounds or, if there are few, lowest to highest."
@@ -35,7 +40,6 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
         "throughput",
         "Throughput",
         about,
-        f"Images per second, a bar for each implementation: {', '.join(words)}",
         _bars(medians, dots, looks_of_rows(rows), "Images per second", COUNT),
         AXIS + LINE * len(shown),
     )
@@ -74,9 +78,6 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
         for row in rows
         for order, phase in enumerate(SHOWN_PHASES)
     ]
-    words = [
-        f"{row.title} {', '.join(f'{phase} {row.phases[phase]:{SECONDS}}' for phase in SHOWN_PHASES)}" for row in rows
-    ]
     scale = alt.Scale(domain=[*SHOWN_PHASES], range=[*PHASE_COLOURS])
     bars = (
         alt.Chart(pd.DataFrame(data))
@@ -96,7 +97,6 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
         "Where the time goes",
         "The first-round run with the median duration."
         f" {'; '.join(f'{phase}: {about}' for phase, about in ABOUT_PHASES.items())}.",
-        f"Seconds in each phase: {'; '.join(words)}",
         [bars],
         AXIS + LINE * len(rows) + legend_height(SHOWN_PHASES),
     )

@@ -33,7 +33,7 @@ class Quantity(NamedTuple):
     label: str
     form: str
     values: Callable[[SweepRow], Band]
-    about: str = ""
+    about: str
 
 
 def _speed_up(row: SweepRow) -> Band:
@@ -53,7 +53,7 @@ QUANTITIES = [
     ),
     Quantity(
         *("images-per-second", "Images per second", numbers.COUNT),
-        lambda row: (row.row.images_per_second, *row.row.spread),
+        lambda row: (row.row.images_per_second, row.row.images_per_second_low, row.row.images_per_second_high),
         "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
     ),
     Quantity(
@@ -63,8 +63,8 @@ QUANTITIES = [
     ),
     Quantity(
         *("target-seconds", "Seconds to the target accuracy", numbers.SECONDS),
-        lambda row: (row.row.target_seconds, row.row.target_seconds_q1, row.row.target_seconds_q3),
-        "Training and evaluation, without start-up. Bands: the middle half of the runs.",
+        lambda row: (row.row.target_seconds, None, None),
+        "Training and evaluation, without start-up: means over the runs, where all of them reached the target.",
     ),
     Quantity(
         *("final-accuracy", "Final test accuracy, %", numbers.PERCENT),
@@ -84,18 +84,13 @@ def study_charts(study: Study) -> Iterator[Chart]:
 def _study_chart(study: Study, quantity: Quantity) -> Chart:
     looks, percent = _looks(study), 100 if quantity.name == "final-accuracy" else 1
     data: list[dict[str, Any]] = []
-    words = []
     for number, series in enumerate(looks.titles):
         members = [row for row in study.rows if row.series == series or _also_in(row, series, study)]
-        known = []
         for row in members:
             value, low, high = (None if value is None else percent * value for value in quantity.values(row))
             if value is not None:
                 x = float(row.x) if study.numeric else row.x
                 data.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
-                known.append(f"{value:{quantity.form}} at {row.x}")
-        if known:
-            words.append(f"{series} {', '.join(known)}")
     table = pd.DataFrame(data)
     axis = _axis(study)
     y = alt.Y("value:Q", title=quantity.label).scale(zero=False)
@@ -116,14 +111,7 @@ def _study_chart(study: Study, quantity: Quantity) -> Chart:
     titles = {f"row{number}": series for number, series in enumerate(looks.titles)}
     layers.append(pointer_line(table[["x", "key", "value"]], axis, titles, quantity.form, study.option))
     title = f"{quantity.label} by {study.option}"
-    return Chart(
-        f"sweep-{quantity.name}",
-        title,
-        quantity.about,
-        f"{title}: {'; '.join(words)}",
-        layers,
-        HEIGHT - 30 + looks.legend_height,
-    )
+    return Chart(f"sweep-{quantity.name}", title, quantity.about, layers, HEIGHT - 30 + looks.legend_height)
 
 
 def _axis(study: Study) -> alt.X:
