@@ -43,6 +43,7 @@ from comparison.run.store import Run, check_name, store_run
 from comparison.run.turns import run_in_turns
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
+from comparison.show.terminal import tables_so_far
 
 
 def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
@@ -251,6 +252,9 @@ class RunMaker:
                 run_in_turns(programs, options.timeout, follower, at_once)
             else:
                 run_programs(programs, options.timeout, follower)
+            if in_round and self.missing and not (in_round[0].rate_search or options.sweep):
+                so_far = Comparison(self.folder, self.request, self.runs, len(self.missing))
+                self.view.show(tables_so_far(self.view.console, so_far))
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""

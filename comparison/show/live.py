@@ -1,11 +1,12 @@
-"""Shows the progress while runs are made: as bars on a terminal, as plain lines elsewhere."""
+"""Shows the tables so far and the progress while runs are made: in place on a terminal, as plain lines elsewhere."""
 
 import math
 import statistics
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from common.record.results import EpochLine, MetricsLine, PlanLine, StepLine
@@ -14,6 +15,17 @@ from comparison.plan.jobs import Job
 from comparison.run.store import Run
 
 PLAIN_EPOCHS, PLAIN_SECONDS = 10, 60.0  # where there is no terminal: lines for each run; between two lines of the time
+
+
+class Bars(Progress):
+    """Progress bars below the tables of the rounds so far."""
+
+    tables: Group | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.tables:
+            yield self.tables
+        yield from super().get_renderables()
 
 
 class LiveView:
@@ -26,7 +38,7 @@ class LiveView:
 
     def __init__(self, console: Console, total: int, done: list[Run]) -> None:
         self.console = console
-        self._bars = Progress(
+        self._bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             TextColumn("{task.fields[state]}", markup=False),
@@ -48,7 +60,15 @@ class LiveView:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._bars.tables = None  # the final ones follow
         self._bars.stop()
+
+    def show(self, tables: Group) -> None:
+        """Shows the tables of the rounds so far, instead of those before."""
+        if self.console.is_terminal:
+            self._bars.tables = tables
+        else:
+            self.console.print(tables)
 
     def more(self, number: int) -> None:
         """Adds `number` runs to the total."""

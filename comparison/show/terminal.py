@@ -1,10 +1,10 @@
 """Prints on a terminal, within 80 columns: the main table, warnings, and the conclusions in words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from rich import box
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, Group
 from rich.measure import Measurement
 from rich.table import Table as TextTable
 
@@ -49,14 +49,30 @@ def _print_lines(console: Console, lines: Sequence[str]) -> None:
         console.print(line)
 
 
+def tables_so_far(console: Console, comparison: Comparison) -> Group:
+    """The main tables while further rounds are made."""
+    parts = (
+        part
+        for table in comparison.tables
+        for cells in (row_tables(table.rows, details=False) if table.finished else ())
+        for part in _parts(console, cells, table.rows, "framework")
+    )
+    return Group("\nso far; further rounds narrow the intervals, and hold for other processes:\n", *parts, "")
+
+
 def _print_grid(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str) -> None:
-    """Prints a table, in parts of as many columns as fit beside each other."""
+    for part in _parts(console, cells, rows, what):
+        console.print()
+        console.print(part)
+
+
+def _parts(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str) -> Iterator[TextTable]:
+    """A table, in parts of as many columns as fit beside each other."""
     unbounded = console.options.update(width=10**4)
     while (count := len(cells.columns)) > 0:
         while count > 1 and _width(console, unbounded, _grid(cells.iloc[:, :count], rows, what)) > console.width:
             count -= 1
-        console.print()
-        console.print(_grid(cells.iloc[:, :count], rows, what))
+        yield _grid(cells.iloc[:, :count], rows, what)
         cells = cells.iloc[:, count:]
 
 
