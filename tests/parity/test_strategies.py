@@ -40,9 +40,9 @@ RUNS = [
     *((scenario, *of, *ways[row % len(ways)]) for of, ways in OWN.items() for row, scenario in enumerate(SCENARIOS)),
     ("clipped", "tf", "mirrored", "tuned", 1),
     ("normalised", "keras", "mirrored", "plain", 1),
-    ("accumulated", "pt", "ddp", "tuned", 2),
+    ("accumulated", "pt", "ddp_find_unused_parameters_true", "tuned", 2),
     ("normalised", "ptl", "ddp", "tuned", 1),
-    ("clipped", "ptl", "ddp", "plain", 2),
+    ("clipped", "ptl", "ddp_find_unused_parameters_true", "plain", 2),
     ("clipped", "jax", "ddp", "tuned", 1),
 ]
 
