@@ -229,7 +229,7 @@ def _gain(row: Row, other: Row) -> str | None:
     if not gain or not ratio:
         return None
     extra = IMPLEMENTATIONS[row.implementation].tutorial if row.implementation in IMPLEMENTATIONS else ""
-    if row.mode == "tutorial" and extra and ratio.estimate and ratio.verdict == "faster":
+    if row.mode == "tutorial" and extra and ratio.verdict == "faster":
         gain += f": {1 - 1 / ratio.estimate:.0%} of the tutorial's time goes into {extra}"
     return gain
 
@@ -240,10 +240,10 @@ def _times(row: Row, reference: Row) -> str | None:
     if ratio is None:
         return None
     name, other = row.title, reference.title
-    if ratio.estimate is None:
-        times = least_most((ratio.least, ratio.most))
+    times = f"trained {ratio.estimate:{RATIO}} times as fast as"
+    if ratio.low is None:
         rounds = f"{ratio.rounds} round{'s' if ratio.rounds > 1 else ''}"
-        return f"{name} trained {times} times as fast as {other} in {rounds}, too few to be sure"
+        return f"{name} {times} {other} in {rounds}, too few to be sure"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
         return _times(reference, row)
@@ -251,7 +251,7 @@ def _times(row: Row, reference: Row) -> str | None:
     interval = f"({between(ratio.low, ratio.high)}{of_these})"
     if ratio.verdict == "no difference shown":
         return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:{RATIO}} {interval}"
-    return f"{name} trained {ratio.estimate:{RATIO}} times as fast as {other} {interval}"
+    return f"{name} {times} {other} {interval}"
 
 
 # --- Of a sweep ---
@@ -277,10 +277,9 @@ def study_conclusions(study: Study) -> list[str]:
 
 def _scaled(study: Study, member: SweepRow, ratio: Ratio) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    ends = between(ratio.low, ratio.high)
-    interval = ", in too few rounds to be sure" if ratio.estimate is None else f" ({ends})" if ends else ""
+    interval = f" ({between(ratio.low, ratio.high)})" if ratio.low is not None else ", in too few rounds to be sure"
     where = f"on {member.x} nodes" if study.option == "num-nodes" else f"with {member.x} devices"
-    times, efficiency = least_most(member.ends), least_most(member.efficiencies, SHARE)
+    times, efficiency = f"{ratio.estimate:{RATIO}}", f"{member.efficiency:{SHARE}}"
     return f"{member.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
 
 
@@ -331,7 +330,7 @@ def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
 def _why_no_ratio(rows: Sequence[Row]) -> str | None:
     """Why no ratio was measured, and what to do; None if one was, or for a single row."""
     reference, *others = rows
-    if not others or any(row.ratio_max is not None for row in others):
+    if not others or any(row.ratio is not None for row in others):
         return None
     if all(row.status in (*DIFFERENT, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
@@ -354,9 +353,9 @@ def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
     if busy := busy_machine(rows):
         return f"Not very: {busy} in every round ({rounds}); {of_seeds}."
-    pairs = sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio_max is not None)))
+    pairs = sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio is not None)))
     if not pairs and counting < MIN_ROUNDS:
-        return f"Not very: {rounds} of paired runs; {of_seeds}. Ratios need {MIN_ROUNDS} undisturbed rounds."
+        return f"Not very: {rounds} of paired runs; {of_seeds}. Intervals need {MIN_ROUNDS} undisturbed rounds."
     rounds += f", with {least_most(pairs, COUNT)} pairs of turns" if pairs else " of paired runs"
     count = len(comparison.warnings)
     read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""

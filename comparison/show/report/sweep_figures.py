@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -36,18 +35,10 @@ class Quantity(NamedTuple):
     about: str
 
 
-def _speed_up(row: SweepRow) -> Band:
-    """With too few rounds for a ratio: the geometric mean of the lowest and the highest one, between these."""
-    if row.ratio is None:
-        return None, None, None
-    if row.ratio.estimate is None:
-        return geometric_mean(row.ends), row.ratio.least, row.ratio.most
-    return row.ratio.estimate, row.ratio.low, row.ratio.high
-
-
 QUANTITIES = [
     Quantity(
-        *("speed-up", "Speed-up in images per second", numbers.RATIO, _speed_up),
+        *("speed-up", "Speed-up in images per second", numbers.RATIO),
+        lambda row: (row.ratio.estimate, row.ratio.low, row.ratio.high) if row.ratio else (None, None, None),
         "Speed relative to that with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
         " Bands: 95 % intervals.",
     ),
