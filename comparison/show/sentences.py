@@ -22,7 +22,7 @@ from comparison.measure.row import Row
 from comparison.measure.status import DIFFERENT
 from comparison.measure.sweep import Study, SweepRow
 from comparison.measure.table import Table, have_turns, num_pairs, paired_turns, speed_ratio
-from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, between, difference, least_most
+from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, difference, least_most, span
 from comparison.plan.jobs import shown_variant, variant_in_brackets
 from comparison.prove.learning import Learned
 from comparison.ratios import MIN_CYCLES, MIN_ROUNDS, Ratio
@@ -248,10 +248,14 @@ def _times(row: Row, reference: Row) -> str | None:
     if ratio.verdict == "slower":
         return _times(reference, row)
     of_these = "; for these processes only, others may differ" if ratio.of_these_processes else ""
-    interval = f"({between(ratio.low, ratio.high)}{of_these})"
+    interval = f"({_ends(ratio)}{of_these})"
     if ratio.verdict == "no difference shown":
         return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:{RATIO}} {interval}"
     return f"{name} {times} {other} {interval}"
+
+
+def _ends(ratio: Ratio) -> str:
+    return span(ratio.low, ratio.high, to=" to ")
 
 
 # --- Of a sweep ---
@@ -277,7 +281,7 @@ def study_conclusions(study: Study) -> list[str]:
 
 def _scaled(study: Study, member: SweepRow, ratio: Ratio) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    interval = f" ({between(ratio.low, ratio.high)})" if ratio.low is not None else ", in too few rounds to be sure"
+    interval = f" ({_ends(ratio)})" if ratio.low is not None else ", in too few rounds to be sure"
     where = f"on {member.x} nodes" if study.option == "num-nodes" else f"with {member.x} devices"
     times, efficiency = f"{ratio.estimate:{RATIO}}", f"{member.efficiency:{SHARE}}"
     return f"{member.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
@@ -306,7 +310,7 @@ def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
     why = _why_no_ratio(rows)
     nothing = f"Not measured: {why}." if why else "Nothing to compare: only one row has a speed."
     accuracies = [row.test_accuracy for row in rows]
-    proved = [*proof_conclusions(table), f"Test accuracy: {least_most(sorted(accuracies), ACCURACY)}."]
+    proved = [*proof_conclusions(table), f"Test accuracy: {least_most(accuracies, ACCURACY)}."]
     answers = {
         "Which is fastest?": speed_conclusions(table) or [nothing],
         "Which starts fastest?": _least(rows, Row.startup_seconds, "s"),
@@ -353,7 +357,7 @@ def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
     if busy := busy_machine(rows):
         return f"Not very: {busy} in every round ({rounds}); {of_seeds}."
-    pairs = sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio is not None)))
+    pairs = [*filter(None, (num_pairs(reference, row) for row in others if row.ratio is not None))]
     if not pairs and counting < MIN_ROUNDS:
         return f"Not very: {rounds} of paired runs; {of_seeds}. Intervals need {MIN_ROUNDS} undisturbed rounds."
     rounds += f", with {least_most(pairs, COUNT)} pairs of turns" if pairs else " of paired runs"
