@@ -1,6 +1,6 @@
 """Charts: Altair describes them, vl-convert draws them."""
 
-import re
+import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +15,6 @@ from common.platform.files import write_bytes, write_text
 # Okabe and Ito's colours (2008), which people with any common kind of colour blindness can tell apart.
 COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7", "keras": "#009E73", "jax": "#D55E00"}
 MORE_COLOURS = ("#56B4E9", "#8C8C8C")
-# The page replaces these by its own colours, light or dark.
 INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
 
 WIDTH, HEIGHT = 420, 290  # pixels; with this size, the text is hardly smaller on a phone than on a large screen
@@ -72,20 +71,9 @@ class Chart:
         return drawn
 
     @property
-    def inline(self) -> str:
-        """The SVG for a page with other charts: its ids are unique, and it has the page's colours."""
-        body = re.sub(r'\bid="', f'id="{self.name}-', self.svg)
-        body = _in_the_pages_colours(re.sub(r'(href="|url\()#', rf"\1#{self.name}-", body))
-        return re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", body, count=1)
-
-
-def _in_the_pages_colours(text: str) -> str:
-    """Replaces colours by those of the page. Colours that are darker on a light page become lighter on a dark page."""
-    for colour, variable in ((INK, "ink"), (FAINT, "faint"), (PAPER, "paper")):
-        text = text.replace(colour, f"var(--{variable})")
-    for colour in (*COLOURS.values(), *MORE_COLOURS):
-        text = text.replace(darker(colour), f"color-mix(in srgb, {colour} 55%, var(--ink))")
-    return text
+    def data_uri(self) -> str:
+        """The SVG as an image for a page that needs no other files."""
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
 
 
 def darker(colour: str) -> str:
