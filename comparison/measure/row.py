@@ -162,7 +162,6 @@ class Row(ProvedRow):
         return self.judgement[0]
 
     num_runs = stored("Number of runs that have succeeded.", lambda row: len(row.runs), int)
-
     devices = stored("Number of replicas.", lambda row: row.first and row.first.devices, int | None)
     settings = stored(
         "Precision, and whether compiled, as set by `--mode` or the options.",

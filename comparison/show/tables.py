@@ -20,8 +20,9 @@ ABOUT_MAIN = (
 ABOUT_DETAILS = (
     "largest difference in 64 bits: between losses of the same step in the proofs. rounding: the same in the runs"
     f" themselves, over steps 1 to {FIRST_STEPS} and over all steps; relative to the loss, absolute where the loss"
-    " is below 1. seconds: of the first-round run with the median duration; all phases add up to wall. CPU use: share"
-    " of the cores that the run may use. memory: peak of all processes of the run together."
+    " is below 1. start-up: from the command to the end of the first step. seconds: of the first-round run with the"
+    " median duration; all phases add up to wall. CPU use: share of the cores that the run may use. memory: peak of all"
+    " processes of the run together."
 )
 ABOUT_STUDY = (
     "speed-up: images/s divided by those with the fewest devices, from pairs of the same round. efficiency: the"
