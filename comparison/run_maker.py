@@ -29,7 +29,7 @@ from common.spec.options import Mode, TrainConfig
 from common.spec.own_network import FILES, copy_into, own_files, read_prepared
 from common.spec.own_network import prepare as prepare_network
 from comparison.measure.comparison import Comparison, further_rounds
-from comparison.measure.rounds import is_round_disturbed, other_load
+from comparison.measure.rounds import is_round_disturbed
 from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
@@ -293,8 +293,12 @@ class RunMaker:
         self.view.see(job, line)
         if isinstance(line, TurnLine) and not quiet([line]):
             self._disturbed.append(line.other_load or 0.0)
-            if len(self._disturbed) == SURE_TURNS:
-                self._say_disturbed(statistics.median(self._disturbed))
+            if len(self._disturbed) == SURE_TURNS:  # while there is still time to end the other programs
+                load = statistics.median(self._disturbed)
+                self.view.say(
+                    f"other programs use {load:{SHARE}} of the cores; turns and rounds that they disturb are left out"
+                    f" if others are quiet; {QUIETER}"
+                )
 
     def audit_interrupted(self) -> None:
         """Audits the runs that had ended when the comparison was interrupted, but were not audited yet."""
@@ -309,21 +313,11 @@ class RunMaker:
         except (UserError, MemoryError) as error:
             self.view.say(f"{run.record.title}: its steps can't be audited: {error or 'too little memory'}")
 
-    def _say_disturbed(self, load: float) -> None:
-        """Tells once that other programs disturb the measurement, while there is still time to end them."""
-        self.view.say(
-            f"other programs use {load:{SHARE}} of the cores; turns and rounds that they disturb are left out if others"
-            f" are quiet; {QUIETER}"
-        )
-
     def _ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]
         run = store_run(job, program, ended)
         if run.result and program.audited_steps:
             self._audit(run, program.audited_steps)
         self.runs.append(run)
-        if not run.turns and is_round_disturbed(run) and not self._disturbed:
-            self._disturbed.append(other_load(run) or 0.0)
-            self._say_disturbed(self._disturbed[0])
         self.view.end(job, run)
         write_tables(Comparison(self.folder, self.request, self.runs, len(self.missing)))

@@ -20,7 +20,6 @@ from comparison.numbers import (
     RATIO,
     SHARE,
     difference,
-    least_most,
     mebibytes,
     rate,
     seconds,
@@ -163,7 +162,6 @@ class Row(ProvedRow):
         return self.judgement[0]
 
     num_runs = stored("Number of runs that have succeeded.", lambda row: len(row.runs), int)
-
     devices = stored("Number of replicas.", lambda row: row.first and row.first.devices, int | None)
     settings = stored(
         "Precision, and whether compiled, as set by `--mode` or the options.",
@@ -244,12 +242,9 @@ class Row(ProvedRow):
         usual = sum(turns["images"].sum() / typical_speed(turns["images_per_second"].tolist()) for _, turns in runs)
         return max(0.0, 1 - float(usual / self.counting_turns["seconds"].sum()))
 
-    ratio_min = stored("Lowest ratio of a single round.", lambda row: row._ratio and row._ratio.least)
-    ratio_max = stored("Highest ratio of a single round.", lambda row: row._ratio and row._ratio.most)
-
     @column("\nratio", MAIN, SWEEP_SPEED, form=RATIO)
     def ratio(self) -> float | None:
-        """Images per second divided by the first row's; missing if there are no turns and fewer than three rounds."""
+        """Images per second divided by the first row's; without turns, three rounds are needed for an interval."""
         if self.is_reference:
             return 1.0 if len(self.speeds) and not self.has_no_ratio else None
         return self._ratio and self._ratio.estimate
@@ -260,12 +255,6 @@ class Row(ProvedRow):
     @shown("95 %\ninterval", MAIN, SWEEP_SPEED)
     def ratio_interval(self) -> str:
         return span(self.ratio_low, self.ratio_high)
-
-    @shown("ratio in\nfew rounds", MAIN, SWEEP_SPEED)
-    def few_rounds(self) -> str:
-        if self.ratio is not None or self.ratio_min is None or self.ratio_max is None:
-            return ""
-        return least_most((self.ratio_min, self.ratio_max), to="-")
 
     @column("\nverdict", DETAILS)
     def verdict(self) -> Verdict | None:

@@ -23,7 +23,7 @@ from comparison.measure.row import Row
 from comparison.measure.status import DIFFERENT
 from comparison.measure.sweep import Study, SweepRow
 from comparison.measure.table import Table, have_turns, num_pairs, paired_turns, speed_ratio
-from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, between, difference, least_most
+from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, difference, least_most, span
 from comparison.plan.jobs import shown_variant, variant_in_brackets
 from comparison.prove.learning import Learned
 from comparison.ratios import MIN_CYCLES, MIN_ROUNDS, Ratio
@@ -232,7 +232,7 @@ def _gain(row: Row, other: Row) -> str | None:
     if not gain or not ratio:
         return None
     extra = IMPLEMENTATIONS[row.implementation].tutorial if row.implementation in IMPLEMENTATIONS else ""
-    if row.mode == "tutorial" and extra and ratio.estimate and ratio.verdict == "faster":
+    if row.mode == "tutorial" and extra and ratio.verdict == "faster":
         gain += f": {1 - 1 / ratio.estimate:.0%} of the tutorial's time goes into {extra}"
     return gain
 
@@ -243,18 +243,22 @@ def _times(row: Row, reference: Row) -> str | None:
     if ratio is None:
         return None
     name, other = row.title, reference.title
-    if ratio.estimate is None:
-        times = least_most((ratio.least, ratio.most))
+    times = f"trained {ratio.estimate:{RATIO}} times as fast as"
+    if ratio.low is None:
         rounds = f"{ratio.rounds} round{'s' if ratio.rounds > 1 else ''}"
-        return f"{name} trained {times} times as fast as {other} in {rounds}, too few to be sure"
+        return f"{name} {times} {other} in {rounds}, too few to be sure"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
         return _times(reference, row)
     of_these = "; for these processes only, others may differ" if ratio.of_these_processes else ""
-    interval = f"({between(ratio.low, ratio.high)}{of_these})"
+    interval = f"({_ends(ratio)}{of_these})"
     if ratio.verdict == "no difference shown":
         return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:{RATIO}} {interval}"
-    return f"{name} trained {ratio.estimate:{RATIO}} times as fast as {other} {interval}"
+    return f"{name} {times} {other} {interval}"
+
+
+def _ends(ratio: Ratio) -> str:
+    return span(ratio.low, ratio.high, to=" to ")
 
 
 # --- Of a sweep ---
@@ -280,10 +284,9 @@ def study_conclusions(study: Study) -> list[str]:
 
 def _scaled(study: Study, member: SweepRow, ratio: Ratio) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    ends = between(ratio.low, ratio.high)
-    interval = ", in too few rounds to be sure" if ratio.estimate is None else f" ({ends})" if ends else ""
+    interval = f" ({_ends(ratio)})" if ratio.low is not None else ", in too few rounds to be sure"
     where = f"on {member.x} nodes" if study.option == "num-nodes" else f"with {member.x} devices"
-    times, efficiency = least_most(member.ends), least_most(member.efficiencies, SHARE)
+    times, efficiency = f"{ratio.estimate:{RATIO}}", f"{member.efficiency:{SHARE}}"
     return f"{member.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
 
 
@@ -310,7 +313,7 @@ def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
     why = _why_no_ratio(rows)
     nothing = f"Not measured: {why}." if why else "Nothing to compare: only one row has a speed."
     accuracies = [row.test_accuracy for row in rows]
-    proved = [*proof_conclusions(table), f"Test accuracy: {least_most(sorted(accuracies), ACCURACY)}."]
+    proved = [*proof_conclusions(table), f"Test accuracy: {least_most(accuracies, ACCURACY)}."]
     answers = {
         "Which is fastest?": speed_conclusions(table) or [nothing],
         "Which starts fastest?": _least(rows, Row.startup_seconds, "s"),
@@ -334,7 +337,7 @@ def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
 def _why_no_ratio(rows: Sequence[Row]) -> str | None:
     """Why no ratio was measured, and what to do; None if one was, or for a single row."""
     reference, *others = rows
-    if not others or any(row.ratio_max is not None for row in others):
+    if not others or any(row.ratio is not None for row in others):
         return None
     if all(row.status in (*DIFFERENT, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
@@ -357,9 +360,9 @@ def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
     if busy := busy_machine(rows):
         return f"Not very: {busy} in every round ({rounds}); {of_seeds}."
-    pairs = sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio_max is not None)))
+    pairs = [*filter(None, (num_pairs(reference, row) for row in others if row.ratio is not None))]
     if not pairs and counting < MIN_ROUNDS:
-        return f"Not very: {rounds} of paired runs; {of_seeds}. Ratios need {MIN_ROUNDS} undisturbed rounds."
+        return f"Not very: {rounds} of paired runs; {of_seeds}. Intervals need {MIN_ROUNDS} undisturbed rounds."
     rounds += f", with {least_most(pairs, COUNT)} pairs of turns" if pairs else " of paired runs"
     count = len(comparison.warnings)
     read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""

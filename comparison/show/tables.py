@@ -9,7 +9,7 @@ from comparison.lockstep import FIRST_STEPS
 from comparison.measure.columns import columns_of
 from comparison.measure.row import DETAILED, ROW_TABLES, SWEEP_TABLES, Row
 from comparison.measure.sweep import Study
-from comparison.numbers import SHARE, least_most, span
+from comparison.numbers import RATIO, SHARE, span, text
 
 ABOUT_MAIN = (
     "images/s: training images per second in usual turns, the median of the runs; spread: the middle"
@@ -20,8 +20,9 @@ ABOUT_MAIN = (
 ABOUT_DETAILS = (
     "largest difference in 64 bits: between losses of the same step in the proofs. rounding: the same in the runs"
     f" themselves, over steps 1 to {FIRST_STEPS} and over all steps; relative to the loss, absolute where the loss"
-    " is below 1. seconds: of the first-round run with the median duration; all phases add up to wall. CPU use: share"
-    " of the cores that the run may use. memory: peak of all processes of the run together."
+    " is below 1. start-up: from the command to the end of the first step. seconds: of the first-round run with the"
+    " median duration; all phases add up to wall. CPU use: share of the cores that the run may use. memory: peak of all"
+    " processes of the run together."
 )
 ABOUT_STUDY = (
     "speed-up: images/s divided by those with the fewest devices, from pairs of the same round. efficiency: the"
@@ -56,10 +57,10 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
     rows, names = [row.row for row in study.rows], [f"{row.x} {row.series}" for row in study.rows]
     scaling = {
-        "\nspeed-up": [least_most(row.ends, to="-") for row in study.rows],
+        "\nspeed-up": [text(row.ratio and row.ratio.estimate, RATIO) for row in study.rows],
         # With a space: the table has the interval of the ratio, too.
         "95 %\ninterval ": [span(row.ratio.low, row.ratio.high) if row.ratio else "" for row in study.rows],
-        "\nefficiency": [least_most(row.efficiencies, SHARE, to="-") for row in study.rows],
+        "\nefficiency": [text(row.efficiency, SHARE) for row in study.rows],
     }
     speeds, *others = SWEEP_TABLES
     tables = [_text_table(speeds, rows, names, **scaling), *(_text_table(name, rows, names) for name in others)]

@@ -101,24 +101,11 @@ def opened(browser, folder, width, **options):
 CUT_OFF = """() => [...document.querySelectorAll("body *")].filter(one =>
   !one.closest("svg") && !(one.closest(".scroll") && !one.matches(".scroll")) &&
   one.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5).map(one => one.tagName)"""
-# Of each figure: its id, and whether it is drawn and described in words.
+# Of each figure: its id, and whether it is drawn.
 DRAWN = """() => [...document.querySelectorAll("figure")].map(figure => {
-  const svg = figure.querySelector("svg"), box = svg.getBoundingClientRect();
-  const marks = svg.querySelectorAll("path, line, text").length;
-  const described = figure.querySelector("[role=img]:has(.chart)").getAttribute("aria-label").length > 40;
-  return [figure.id, box.width > 200 && box.height > 60 && marks > 10 && described];
+  const image = figure.querySelector("img"), box = image.getBoundingClientRect();
+  return [figure.id, image.complete && image.naturalWidth > 200 && box.width > 200 && box.height > 60];
 })"""
-
-
-def scrolled_through(page):
-    """Scrolls to each chart, and waits until Vega has drawn it again."""
-    charts = page.locator(".chart")
-    for number in range(charts.count()):
-        charts.nth(number).scroll_into_view_if_needed()
-        page.wait_for_function(
-            "n => document.querySelectorAll('.chart')[n].matches('.vega-embed:has(svg .mark-group)')", arg=number
-        )
-    page.evaluate("() => window.scrollTo(0, 0)")
 
 
 @pytest.mark.parametrize(
@@ -127,31 +114,11 @@ def scrolled_through(page):
 )
 def test_every_figure_is_drawn_and_nothing_is_cut_off(folder_of, browser, kind, width, scheme):
     page = opened(browser, folder_of(kind), width, color_scheme=scheme)
-    for interactive in (False, True):
-        if interactive:
-            scrolled_through(page)
-        drawn = dict(page.evaluate(DRAWN))
-        assert drawn.keys() == EXPECTED[kind] and all(drawn.values()), drawn
-        assert page.evaluate(CUT_OFF) == []
+    drawn = dict(page.evaluate(DRAWN))
+    assert drawn.keys() == EXPECTED[kind] and all(drawn.values()), drawn
+    assert page.evaluate(CUT_OFF) == []
     page.emulate_media(media="print")
     assert page.evaluate(CUT_OFF) == [] and page.complaints == []
-    page.close()
-
-
-def test_charts_answer_a_pointer(folder_of, browser):
-    page = opened(browser, folder_of("simple"), 1400)
-    scrolled_through(page)
-    dots = page.locator("#throughput .mark-symbol path")
-    assert dots.count() == 30
-    dots.nth(15).hover()
-    tooltip = page.locator("#vg-tooltip-element.visible")
-    assert "PyTorch" in tooltip.inner_text() and "round" in tooltip.inner_text()
-    lines, names = page.locator("#loss .mark-line path"), page.locator("#loss .role-legend text")
-    for clicked, left in ((0, 2), (2, 4), (0, 2), (2, 6)):  # a legend switches rows
-        names.nth(clicked).click()
-        page.wait_for_timeout(200)
-        assert lines.count() == left
-    assert page.complaints == []
     page.close()
 
 
@@ -210,9 +177,8 @@ def test_it_tells_how_many_rounds_and_turns_count_or_why_none_do(tmp_path, make,
 def test_it_is_one_small_page_that_needs_nothing_else(folder_of):
     page = (folder_of("simple") / "report.html").read_text()
     assert len(page) < 5e6
-    own = re.sub(r'<script type="module" id="vega">.*?</script>', "", page, flags=re.DOTALL)
-    assert not re.findall(r"<(?:link(?! rel=\"icon\")|iframe)|@import|url\((?!#)|src=\"(?!data:)", own)
-    words = re.sub(r"<script.*?</script>|<svg.*?</svg>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"<(?:link(?! rel=\"icon\")|iframe|script)|@import|url\((?!#)|src=\"(?!data:)", page)
+    words = re.sub(r'src="data:.*?"', "", page)
     assert "@@" not in words and "None" not in words and "nan" not in words
     assert "git checkout aaaa" in words and "made-up" in words
     for name in CHARTS:

@@ -2,18 +2,14 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.implementations import implementation_title
-from common.platform.errors import FileError
-from common.platform.files import user_cache, write_text
+from common.platform.files import write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE
 from comparison.measure.comparison import Comparison
 from comparison.measure.table import Table
@@ -41,18 +37,6 @@ FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
 MAX_DRAWN = 8  # tables with figures and pictures; the tables of a sweep's further variants have only numbers
 TEMPLATES = Path(__file__).parent / "templates"
-
-
-def _vega() -> str:
-    """Vega and vegaEmbed as one script. Bundling takes more than a second, so the user's cache folder keeps it."""
-    cached = user_cache() / f"vega-{metadata.version('vl-convert-python')}.js"
-    with suppress(OSError, UnicodeError):  # there is none yet
-        return cached.read_text(encoding="utf-8")
-    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    with suppress(OSError, FileError):  # if the folder can't be written to, the next report bundles it again
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        write_text(cached, script)
-    return script
 
 
 def write_report(comparison: Comparison) -> None:
@@ -95,8 +79,6 @@ def write_report(comparison: Comparison) -> None:
         about_study=ABOUT_STUDY,
         remarks=remarks(comparison),
         figures_dir=FIGURES_DIR,
-        descriptions=[chart for group in (study_figures, *charts) for chart in group],
-        vega=_vega(),
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
         device_names=sorted({result.device_name for result in results}),
         versions=_versions(comparison.ended),

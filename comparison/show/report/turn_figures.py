@@ -11,8 +11,7 @@ import pandas as pd
 from comparison.measure.frames import ROUND
 from comparison.measure.row import Row
 from comparison.measure.table import num_pairs, paired_turns
-from comparison.numbers import SHARE
-from comparison.show.report.charts import INK, Chart, switch, tooltips
+from comparison.show.report.charts import INK, Chart
 from comparison.show.report.looks import Looks, looks_of_rows
 
 MAX_TURNS = 400  # of a row in the chart; more marks would lie on top of each other, and make the page large
@@ -35,14 +34,14 @@ def turns(rows: Sequence[Row]) -> Iterator[Chart]:
     intervals = pd.DataFrame(
         {"row": row.title, "value": row.ratio, "low": row.ratio_low, "high": row.ratio_high} for row in compared
     )
-    looks, chosen = replace(looks_of_rows(rows), points=True), switch()
+    looks = replace(looks_of_rows(rows), points=True)
     x = alt.X("x:Q", title="Seconds, without the time between rounds")
     x = x.scale(domain=[0, rounds["end"].iloc[-1]], nice=False).axis(grid=False, tickCount=6)
     y = _log_axis(marks, f"Times as fast as {rows[0].title}", [*intervals["low"], *intervals["high"]])
-    base = alt.Chart(intervals).transform_filter(chosen)
+    base = alt.Chart(intervals)
     layers = [
         *_borders(rounds, x),
-        _marks(marks, x, y, looks).add_params(chosen).transform_filter(chosen),
+        _marks(marks, x, y, looks),
         base.mark_rect(opacity=0.3).encode(alt.Y("low:Q"), alt.Y2("high:Q"), looks.colour(legend=True)),
         base.mark_rule(strokeWidth=1.5).encode(y, looks.colour(legend=True)),
     ]
@@ -81,9 +80,6 @@ def _marks_of(turns: pd.DataFrame, rounds: pd.DataFrame, every: int) -> pd.DataF
             "row": turns["row"],
             "x": (turns["ended"] + shifts.to_numpy()).round(2),
             "value": turns["ratio"].map("{:.4g}".format).astype(float),
-            "round": turns["round"].astype(int),
-            "turn": turns["cycle"].astype(int),
-            "load": turns["other_load"].map(lambda load: "unknown" if pd.isna(load) else format(load, SHARE)),
             "counts": np.where(turns["counts"], COUNTS, LEFT_OUT),
         }
     )
@@ -91,10 +87,8 @@ def _marks_of(turns: pd.DataFrame, rounds: pd.DataFrame, every: int) -> pd.DataF
 
 def _marks(table: pd.DataFrame, x: alt.X, y: alt.Y, looks: Looks) -> alt.Chart:
     shape = alt.Shape("counts:N", scale=alt.Scale(domain=[COUNTS, LEFT_OUT], range=["circle", CROSS]), legend=None)
-    tooltip = tooltips(("row:N", "framework"), ("value:Q", y["title"], ",.4~g"), ("round:Q",), ("turn:Q",))
-    tooltip += tooltips(("load:N", "other programs' load"), ("counts:N", "counts"))
     marks: alt.Chart = alt.Chart(table).mark_point(size=12, strokeWidth=1.2, opacity=0.85)
-    return marks.encode(x, y, shape, looks.colour(legend=True), tooltip=tooltip)
+    return marks.encode(x, y, shape, looks.colour(legend=True))
 
 
 def _log_axis(table: pd.DataFrame, title: str, within: Sequence[float]) -> alt.Y:
