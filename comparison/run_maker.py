@@ -3,6 +3,7 @@
 As soon as a run has ended, its record and the tables are written.
 """
 
+import functools
 import itertools
 import math
 import os
@@ -10,7 +11,8 @@ import random
 import shlex
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -306,18 +308,19 @@ class RunMaker:
             if run.result and (run.run_dir / STATES_DIR).exists() and not is_audited(run.run_dir):
                 self._audit(run)
 
-    def _audit(self, run: Run, steps: Sequence[int] = ()) -> None:
+    def _audit(self, run: Run, steps: Sequence[int] = (), tell: Callable[[int, int], None] | None = None) -> None:
         """Audits the steps, or those of which the run has kept states."""
         try:
-            make_audits(run.run_dir, steps)
+            make_audits(run.run_dir, steps, tell=tell)
         except (UserError, MemoryError) as error:
             self.view.say(f"{run.record.title}: its steps can't be audited: {error or 'too little memory'}")
 
     def _ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]
         run = store_run(job, program, ended)
+        began = time.monotonic()
         if run.result and program.audited_steps:
-            self._audit(run, program.audited_steps)
+            self._audit(run, program.audited_steps, functools.partial(self.view.audit, job))
         self.runs.append(run)
-        self.view.end(job, run)
+        self.view.end(job, run, time.monotonic() - began)
         write_tables(Comparison(self.folder, self.request, self.runs, len(self.missing)))

@@ -171,12 +171,12 @@ def answer_requests(network: Network) -> None:
             trace = Trace()
             answer: Array | Weights = network.forward(request.images, trace, request.training)
             if request.gradient is not None:
-                answer = passed_back(network, trace, request)
+                answer = passed_back(network, trace, request, request.gradient)
             pickle.dump(answer, answers)
             answers.flush()
 
 
-def passed_back(network: Network, trace: Trace, request: Request) -> Weights:
+def passed_back(network: Network, trace: Trace, request: Request, gradient: Array) -> Weights:
     """The gradients and statistics of a request; `trace` is of its forward pass, which has moved the statistics."""
     statistics = {name: array for name, array in in_layers(network).items() if name.endswith(STATISTICS)}
     for call in trace.calls if network.biased else ():
@@ -184,7 +184,7 @@ def passed_back(network: Network, trace: Trace, request: Request) -> Weights:
             kept, count = 1 - call.settings[NEW_SHARE], call.input[..., 0].size
             new = statistics[name] - kept * request.weights[name]
             statistics[name] = statistics[name] + new / max(1, count - 1)
-    _, gradients = network.gradients(request.images, request.gradient)
+    _, gradients = network.gradients(request.images, gradient)
     of_layers = ((f"{name}.{kind}", array) for name, of in gradients.items() for kind, array in of.items())
     return dict(of_layers) | statistics
 

@@ -13,7 +13,7 @@ How much that is: see `differences.py`. What may be wrong: see `causes.py`.
 import math
 import random
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
@@ -173,7 +173,12 @@ def audited_steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
 # --- The audits of a run ---
 
 
-def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | None = None) -> Audits:
+def make_audits(
+    run_dir: Path,
+    asked: Sequence[int],
+    only: Collection[int] | None = None,
+    tell: Callable[[int, int], None] | None = None,
+) -> Audits:
     """Audits what a run that has ended has kept, and stores the result in its folder.
 
     The states are deleted, unless a difference is found.
@@ -181,6 +186,7 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
     Args:
       asked: the steps that were to be audited.
       only: of the steps whose states were kept, those to audit; None: all.
+      tell: called before each audit of a step with its number, from 1, and how many there are.
 
     Raises:
       UserError: a file of the run can't be read.
@@ -192,7 +198,8 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
         experiment = replace(experiment, network=network)
     with threadpool_limits(1):  # beside other load, several threads of BLAS wait for each other most of the time
         audits = Audits(
-            steps=_audit_steps(experiment, run_dir, asked, only), evaluations=_audit_evaluations(experiment, run_dir)
+            steps=_audit_steps(experiment, run_dir, asked, only, tell),
+            evaluations=_audit_evaluations(experiment, run_dir),
         )
     write_json_model(run_dir / AUDITS_FILE, audits)
     if not audits.different:
@@ -201,13 +208,20 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
 
 
 def _audit_steps(
-    experiment: Experiment, run_dir: Path, asked: Sequence[int], only: Collection[int] | None
+    experiment: Experiment,
+    run_dir: Path,
+    asked: Sequence[int],
+    only: Collection[int] | None,
+    tell: Callable[[int, int], None] | None,
 ) -> list[Audit]:
     losses, steps = read_step_losses(run_dir), list[Audit]()
     latest = first_state(experiment)
-    for first, last in _spans(run_dir):
-        if only is not None and not any(first <= step <= last for step in only):
-            continue
+    spans = [
+        (first, last) for first, last in _spans(run_dir) if only is None or any(first <= step <= last for step in only)
+    ]
+    for number, (first, last) in enumerate(spans, 1):
+        if tell:
+            tell(number, len(spans))
         try:
             before, after = (_state(experiment, run_dir, step) for step in (first - 1, last))
         except UserError as error:  # such as a weight that is not finite

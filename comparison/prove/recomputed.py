@@ -19,7 +19,7 @@ from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import UserError
 from common.platform.files import Arrays
 from common.spec.networks import NetworkSpec
-from common.spec.own_network import FILES, Shape, prepared_files, read_layout
+from common.spec.own_network import FILES, Layout, Shape, prepared_files, read_layout
 from port.check import start_file
 from port.run import Batch, Request
 
@@ -57,8 +57,9 @@ class RecomputedNetwork(NetworkSpec):
         """
         return self._layout().to_canonical(self._ask(weights, images, True, gradient))
 
-    def _layout(self) -> Any:
-        return read_layout(self.name, self.image_shape, self.num_classes, self.framework, "layers")
+    def _layout(self) -> Layout:
+        layout: Layout = read_layout(self.name, self.image_shape, self.num_classes, self.framework, "layers")
+        return layout
 
     def _ask(self, weights: Arrays, images: Array, training: bool, gradient: Array | None) -> Any:
         process, place = _process(self.name, self.image_shape, self.num_classes, self.framework)

@@ -101,10 +101,14 @@ class LiveView:
                 self._plain(job, f"{state}  test loss {line.test_loss:{LOSS}}")
         self._tell_time_left()
 
-    def end(self, job: Job, run: Run) -> None:
-        """Shows that the run of `job` has ended."""
+    def audit(self, job: Job, number: int, count: int) -> None:
+        """Shows that the audit of step `number` of `count` begins."""
+        self._bars.update(self._running[job.path][1], state=f"auditing, step {number} of {count}")
+
+    def end(self, job: Job, run: Run, audit_seconds: float) -> None:
+        """Shows that the run of `job` has ended, and that it was audited."""
         _, task = self._running.pop(job.path)
-        self._seconds.append(run.own_seconds)
+        self._seconds.append(run.own_seconds + audit_seconds)
         self._done += 1
         self._bars.stop_task(task)
         state = "done" if run.record.failure is None else f"failed: {run.record.failure}"
