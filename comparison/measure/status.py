@@ -128,8 +128,11 @@ class ProvedRow(RunsOfRow):
         if self.audit_failure:
             only_evaluation = self.wrong_audits and all(audit.of_evaluation for _, audit in self.wrong_audits)
             notes = [f"it does not train as the formulas say, so no ratio is given: {self.audit_failure}"]
-            if proof.same is False and proof.note and not reference.audit_failure:
+            if proof.same is False and not reference.audit_failure:
                 notes.append(f"{differently}: {proof.note}")
+            elif self.is_reference:
+                right = (row for row in self.in_table.rows if row.proof.same is False and not row.audit_failure)
+                notes += [f"it trains differently from {row.title}: {row.proof.note}" for row in [*right][:1]]
             return (
                 "different evaluation" if only_evaluation and proof.same is not False else "different training",
                 notes,

@@ -413,6 +413,17 @@ def test_compare_calls_a_mistake_a_different_training(tmp_path, mutation):
 
 
 @pytest.mark.slow
+def test_the_layer_is_named_where_the_first_row_is_wrong(tmp_path):
+    implementation, *_, said = MUTATIONS["an extra ReLU"]
+    make_mutant(tmp_path / "copy", "an extra ReLU")
+    command = (sys.executable, "compare.py", "--implementations", implementation, "jax", "--train-size", 341)
+    run(*command, *ONE_ROUND, "--output-dir", tmp_path / "r", cwd=tmp_path / "copy", expect=1)
+    rows = read_csv(tmp_path / "r" / "results.csv")
+    assert [row["status"] for row in rows] == ["different training", "not proved"], rows
+    assert all(word in rows[0]["note"] for word in ([said] if isinstance(said, str) else said)), rows[0]["note"]
+
+
+@pytest.mark.slow
 def test_compare_accuses_nobody_without_a_mistake(tmp_path):
     names = ("--implementations", "tf", "keras", "pt", "ptl", "--mode", "plain", "tuned", "--devices", 2)
     options = (*names, "--epochs", 3, "--max-steps", 30, "--train-size", 340, "--batch-size", 16, *ONE_ROUND)
