@@ -110,10 +110,10 @@ def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame) -> Iterator[str]:
         return
     load = max(max(_loads(run, run.turns)) for run in runs["run"])
     what = f"{disturbed} of {len(rounds)} rounds" if disturbed else f"{disturbed_turns} of {len(turns)} turns"
-    follows = "speeds and ratios are from the others"
+    follows = "these are left out of speeds and ratios"
     if runs["busy"].any():
         follows = f"speeds marked with * are those of a busy machine; {QUIETER}"
-    yield f"disturbed: {what}: other programs used up to {load:{SHARE}} of the cores; {follows}"
+    yield f"other programs disturbed {what}, with up to {load:{SHARE}} of the cores; {follows}"
 
 
 def _loads(run: Run, turns: Sequence[TurnLine]) -> list[float]:

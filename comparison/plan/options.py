@@ -1,14 +1,13 @@
 """The options of compare.py: its own, and those of a run, which it passes on to every implementation."""
 
 import os
-import re
 import shutil
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from common.implementations import IMPLEMENTATIONS, interpreter_of, modes_of
 from common.platform.cli import as_typed, complaint, option_name
@@ -34,16 +33,6 @@ FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
 LISTS = ("seeds", "implementations", "mode")  # options of which --resume may add values
 
 
-def _is_name(value: str) -> str:
-    """The value, if it can be a part of the names of folders and files."""
-    if not re.fullmatch(r"\w+", value):
-        raise ValueError(
-            "is no name; an implementation of your own is a folder NAME_impl beside compare.py (docs/architecture.md)"
-        )
-    return value
-
-
-ImplementationName = Annotated[str, AfterValidator(_is_name)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
@@ -80,7 +69,7 @@ class CompareConfig(TrainingOptions):
         **TrainingOptions.headings,
     }
 
-    implementations: Annotated[list[ImplementationName], BeforeValidator(_short_names)] = option(
+    implementations: Annotated[list[str], BeforeValidator(_short_names)] = option(
         "rows", ["tf", "pt", "ptl"], shown="first", min_length=1
     )
     """which to run: tensorflow, keras, pytorch, lightning, jax, or tf, pt, ptl for short (NAME stands for the

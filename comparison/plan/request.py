@@ -63,8 +63,6 @@ def make_output_dir(options: CompareConfig) -> Path:
             raise UserError(f"--output-dir {folder}: is not empty")
     except OSError as error:
         raise UserError(f"--output-dir {folder}: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"--output-dir {folder}: not writable")
     return folder
 
 
@@ -79,8 +77,6 @@ def hold(folder: Path, option: str) -> None:
     """Locks the comparison's folder for this process. Raises UserError if another compare.py is at work there."""
     try:
         lock = lock_file(folder / LOCK_FILE, wait=False)
-    except FileNotFoundError:  # the next file that is written there will fail with a message
-        return
     except BlockingIOError:
         holder = (folder / LOCK_FILE).read_text(errors="replace").strip()
         raise UserError(f"{option} {folder}: another compare.py is at work there ({holder})") from None

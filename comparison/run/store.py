@@ -1,6 +1,6 @@
 """The runs in a comparison's folder: a record of each, written as soon as it has ended, beside the files that it wrote.
 
-A run's files must belong together, and to the run that was asked for; otherwise the run has failed.
+A run's files must agree with each other; otherwise the run has failed.
 """
 
 import math

@@ -119,7 +119,7 @@ class LiveView:
         self._tell_time_left()
 
     def _tell_time_left(self) -> None:
-        """As if each run took as long as those that have ended do on average. The runs of a round take turns."""
+        """Tells the time left if each run takes as long as the mean of those that have ended."""
         state, now = f"{self._done} of {self._total}", time.monotonic()
         if self._seconds and self._done < self._total:
             spent = now - self._began if self._running else 0.0

@@ -337,7 +337,7 @@ def on_ptl(number, **facts):
 TF, NEVER = {"implementations": ["tf"]}, {"verify": "never"}
 NEW_COMMIT, NEW_PACKAGE = {"commit": "b" * 40, "dirty": False}, {"python": "3.11.0", "made-up": "1.1"}
 A_FEW_TURNS = made_up_turns([1000.0], loads=[0.03])  # they say nothing of a load that a whole training had
-DISTURBED = "disturbed: 1 of 5 rounds: other programs used up to 40% of the cores; speeds and ratios are from the"
+DISTURBED = "other programs disturbed 1 of 5 rounds, with up to 40% of the cores; these are left out of speeds and"
 # The facts of the runs, the options, and how the only warning begins.
 WARNINGS = [
     (steady, {}, None),

@@ -21,7 +21,7 @@ WIDTH, HEIGHT = 420, 290  # pixels; with this size, the text is hardly smaller o
 PNG_SCALE = 2
 STYLE: dict[str, Any] = {
     "font": "system-ui, sans-serif",
-    "aria": False,  # the figure as a whole is described in words
+    "aria": False,  # the page describes the figure as a whole
     "view": {"stroke": None},
     "padding": {"left": 16, "right": 12, "top": 8, "bottom": 5},  # a reader's font may be wider than vl-convert's
     "axis": {
