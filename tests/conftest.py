@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import preloaded
@@ -157,6 +158,35 @@ def trained(tmp_path_factory):
 def steps_taken(run_dir):
     """The number of steps that the run has written so far; 0 before its folder exists."""
     return len(read_metrics(run_dir, StepLine))
+
+
+@pytest.fixture
+def training(tmp_path):
+    """A function that starts a run in `tmp_path / "r"`, waits for a step of it, and returns its process.
+
+    Whatever is left of it at the end of the test is killed.
+    """
+    started = []
+
+    def start(implementation, steps, *options, **environment):
+        command = (*program_of(implementation), *CPU, *options, "--run-dir", tmp_path / "r")
+        process = start_process(command, stdout=subprocess.DEVNULL, **environment)
+        started.append(process)
+        wait_for(lambda: process.poll() is not None or steps_taken(tmp_path / "r") >= steps, 400)
+        assert process.poll() is None, process.communicate()
+        return process
+
+    yield start
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def family_of(process):
+    """The process and what it has started."""
+    first = psutil.Process(process.pid)
+    return [first, *first.children(recursive=True)]
 
 
 def read_csv(path):

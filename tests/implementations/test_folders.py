@@ -1,7 +1,7 @@
 """Folders that a run can't use: it prints one line and leaves no partial result, and a second try works."""
 
 import pytest
-from conftest import CPU, program_of, remount, run, train
+from conftest import CPU, remount, run_program, train
 
 from common.record.results import read_step_losses
 
@@ -12,7 +12,7 @@ FILES = ("config.json", "metrics.jsonl", "predictions.safetensors", "model.safet
 
 
 def own_line(implementation, *options, expect):
-    done = run(*program_of(implementation), *SHORT, *options, expect=expect)
+    done = run_program(implementation, *SHORT, *options, expect=expect)
     (line,) = [line for line in done.stderr.splitlines() if line.startswith(f"python -m {implementation}_impl: ")]
     assert "Traceback" not in done.stderr and "Errno" not in line
     return line

@@ -4,12 +4,11 @@ import gzip
 import json
 
 import pytest
-from conftest import CPU, program_of, run
+from conftest import CPU, program_of, run, run_program
 
 from common.platform.files import read_json_model
-from common.record.profile import COSTLIEST, PROFILE_FILE, Profile, ProfiledOperation, profiled_steps
+from common.record.profile import COSTLIEST, PROFILE_FILE, Profile, ProfiledOperation
 from common.record.results import read_step_losses
-from common.spec.batches import Plan
 
 
 def has_convolution(name):
@@ -39,16 +38,9 @@ def test_each_framework_profiles_its_own_steps(implementation, devices, tmp_path
     assert losses == pytest.approx(without, rel=1e-12) and len(losses) == 40
 
 
-def test_the_steps_are_the_first_ones_after_warm_up_in_one_epoch():
-    plan = Plan.make(100, 5, 3, -1)
-    assert profiled_steps(plan, 10, 10) == range(11, 21)
-    assert profiled_steps(plan, 10, 11) == range(21, 32)  # not across the evaluation after step 20
-    assert profiled_steps(plan, 10, 20) == range(21, 41)
-
-
 def test_more_steps_than_there_are_end_in_a_line(tmp_path):
     options = ("--epochs", 2, "--train-size", 640, "--profile", 500, "--run-dir", tmp_path / "r")
-    (line,) = run(*program_of("pt"), *CPU, *options, expect=2).stderr.splitlines()
+    (line,) = run_program("pt", *CPU, *options, expect=2).stderr.splitlines()
     assert line.endswith("--profile 500: an epoch has 10 steps after warm-up; profile as many at most")
 
 

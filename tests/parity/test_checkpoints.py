@@ -4,20 +4,18 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 
 import numpy as np
+import psutil
 import pytest
 from agreement import COLOURS, assert_the_same
 from conftest import (
-    CPU,
     IMPLEMENTATIONS,
     MODES,
-    REPOSITORY,
     changed_code,
     each_mistake,
-    run,
-    start_process,
+    family_of,
+    run_program,
     steps_taken,
     train,
     wait_for,
@@ -150,27 +148,6 @@ def test_the_scale_of_the_loss_goes_on(tmp_path, implementation, mode, devices):
 ENDLESS = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--log-every-n-steps", 5, "--optimizer", "adam")
 
 
-@pytest.fixture
-def training(tmp_path):
-    """A function that starts a run, waits until the run has taken `steps` steps, and returns its process."""
-    started = []
-
-    def start(implementation, steps, *options):
-        command = (sys.executable, "-m", f"{implementation}_impl", *CPU, *ENDLESS, *options)
-        process = start_process((*command, "--run-dir", tmp_path / "r"), stdout=subprocess.DEVNULL)
-        started.append(process)
-        wait_for(lambda: process.poll() is not None or steps_taken(tmp_path / "r") >= steps, 120)
-        assert process.poll() is None, process.communicate()
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("implementation", "devices", "name", "whom", "mode"),
@@ -188,7 +165,7 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(
 ):
     epochs = 20 if implementation == "ptl" else 60  # the others finish 20 too soon
     options = ("--devices", devices, "--epochs", epochs, "--checkpoint-every", 10_000, "--mode", mode)
-    process, number = training(implementation, 30, *options), getattr(signal, name)
+    process, number = training(implementation, 30, *ENDLESS, *options), getattr(signal, name)
     (os.killpg if whom == "all" else os.kill)(process.pid, number)
     err = process.communicate(timeout=60)[1]
     assert process.returncode == os.EX_TEMPFAIL == 75, err
@@ -208,7 +185,7 @@ def test_a_signal_ends_it_with_a_checkpoint_and_it_goes_on(
 @pytest.mark.slow
 def test_what_is_killed_loses_one_interval(training, tmp_path):
     options = ("--epochs", 100_000, "--checkpoint-every", 500)
-    process = training("pt", 510, *options)
+    process = training("pt", 510, *ENDLESS, *options)
     wait_for(lambda: 100 < steps_taken(tmp_path / "r") % 500 < 400)  # otherwise a checkpoint may be half written
     process.kill()
     process.communicate()
@@ -221,10 +198,8 @@ def test_what_is_killed_loses_one_interval(training, tmp_path):
 @pytest.mark.slow
 def test_a_second_signal_ends_it_at_once(training):
     """After the first signal, the run waits for a vote of all replicas; a stopped replica does not vote."""
-    import psutil
-
-    process = training("pt", 30, "--devices", 2, "--epochs", 100_000, "--checkpoint-every", 10_000)
-    replicas = psutil.Process(process.pid).children(recursive=True)
+    process = training("pt", 30, *ENDLESS, "--devices", 2, "--epochs", 100_000, "--checkpoint-every", 10_000)
+    replicas = family_of(process)[1:]
     stopped = next(replica for replica in reversed(replicas) if "spawn_main" in " ".join(replica.cmdline()))
     stopped.suspend()
     process.send_signal(signal.SIGINT)
@@ -262,11 +237,10 @@ def test_a_finished_run_is_trained_longer_where_its_learning_rates_do_not_depend
     short = train("pt", tmp_path / "short", *options, "--epochs", 2)
     longer = train("tf", tmp_path / "longer", *options, "--epochs", 4, "--resume", short)
     assert find_departure(whole, longer, 1e-12) is None
-    cosine = (*COLOURS, "--epochs", 2, "--checkpoint-every", "epoch", "--run-dir", tmp_path / "cosine")
-    run(sys.executable, "-m", "pt_impl", *cosine, cwd=REPOSITORY)
-    command = (sys.executable, "-m", "pt_impl", *COLOURS, "--epochs", 4, "--resume", tmp_path / "cosine")
+    cosine = train("pt", tmp_path / "cosine", *COLOURS, "--epochs", 2, "--checkpoint-every", "epoch")
+    options = (*COLOURS, "--epochs", 4, "--resume", cosine, "--run-dir", tmp_path / "none")
     why = "was made with --epochs 2, not 4; the learning rates of its steps depend on it (--schedule cosine)"
-    assert why in run(*command, "--run-dir", tmp_path / "none", cwd=REPOSITORY, expect=2).stderr
+    assert why in run_program("pt", *options, expect=2).stderr
 
 
 @each_mistake(MUTATIONS, lambda name: "velocity" in name)

@@ -65,13 +65,8 @@ def test_plain_formulas_give_the_golden_losses(setting):
     np.testing.assert_allclose(losses, golden(setting), rtol=TOLERANCE)
 
 
-# The large networks in every framework; the others, which test_lockstep.py has in all, in one each, in turns.
-RUNS = [
-    *((implementation, "resnet50") for implementation in IMPLEMENTATIONS),
-    *(("jax", "resnet18"), ("keras", "cnn"), ("pt", "lenet"), ("tf", "mnist_dropout"), ("ptl", "resnet8")),
-    *(("jax", "nesterov"), ("ptl", "adam"), ("keras", "adamw"), ("pt", "adadelta"), ("tf", "constant")),
-    *(("keras", "cosine"), ("jax", "step"), ("pt", "one-cycle"), ("ptl", "seed")),
-]
+# All settings in PyTorch, with which test_lockstep.py compares the others; the largest network in every framework.
+RUNS = [*(("pt", setting) for setting in SETTINGS), *((name, "resnet50") for name in IMPLEMENTATIONS if name != "pt")]
 
 
 @pytest.mark.quick("pt-adadelta")

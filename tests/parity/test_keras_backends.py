@@ -1,12 +1,9 @@
 """Keras on PyTorch and on JAX: fit is the same training as in PyTorch, on one device."""
 
-import json
-
 import pytest
 from agreement import assert_the_same
-from conftest import CPU, ON_ONE_DEVICE, changed_code, run_program, train
+from conftest import ON_ONE_DEVICE, changed_code, train
 
-from common.record.results import read_result
 from comparison.lockstep import find_departure
 
 TOLERANCE = 1e-12
@@ -60,17 +57,6 @@ def test_it_resumes_and_is_resumed(reference, tmp_path, implementation, scenario
     checkpoint = other / "checkpoints" / "step-000000045"
     last = train("pt", tmp_path / "b", *SMALL, *SCENARIOS[scenario], *more, "--resume", checkpoint)
     assert find_departure(whole, last, TOLERANCE) is None
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("keras-backends")
-def test_evaluation_says_what_the_training_said(tmp_path):
-    trained = train("keras_jax", tmp_path / "r", *SMALL, "--model", "mnist_dropout", *TUTORIAL)
-    options = ("--weights", trained / "model.safetensors", "--precision", 64, *CPU, "--format", "json")
-    found = json.loads(run_program("keras_jax", "evaluate", *options).stdout)
-    result = read_result(trained)
-    assert found["test_correct"] == result.test_correct
-    assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-12)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from agreement import COLOURS, assert_arrays_agree, assert_the_same, rotated
-from conftest import CPU, IMPLEMENTATIONS, MODES, changed_code, program_of, run, run_program, train
+from conftest import CPU, IMPLEMENTATIONS, MODES, ON_ONE_DEVICE, changed_code, program_of, run, run_program, train
 
 from common.experiment import RESIDENT_VARIABLE
 from common.record.results import read_result, read_step_losses
@@ -129,7 +129,10 @@ def test_ten_steps_in_a_call_of_jax_are_the_same_ten(runs, tmp_path):
 @pytest.mark.quick("keras-pt-2")
 @pytest.mark.parametrize(
     ("source", "implementation", "devices"),
-    [("keras", "pt", 2), ("tf", "ptl", 1), ("pt", "keras", 3), ("ptl", "tf", 1), ("pt", "jax", 3)],
+    [
+        *(("keras", "pt", 2), ("tf", "ptl", 1), ("pt", "keras", 3), ("ptl", "tf", 1), ("pt", "jax", 3)),
+        *(("pt", name, 3) for name in ON_ONE_DEVICE),
+    ],
 )
 @pytest.mark.xdist_group("cnn")
 def test_weights_trained_in_one_give_the_same_answers_in_another(runs, source, implementation, devices):

@@ -1,6 +1,5 @@
 """Proof that the lockstep tests can fail: they detect and locate mistakes that are put into a copy of the code."""
 
-import re
 import sys
 
 import pytest
@@ -377,18 +376,11 @@ def test_each_mistake_is_caught_and_pointed_at(trained, tmp_path, mutation):
         assert text in message, message
 
 
-# Mistake -> the test examples that its result counts, if the stored predictions contradict that.
-COMPARED = {
-    "padded evaluation": 356,
-    "weights loaded in another flatten order": 355,
-    "padding that counts": None,
-    "gradients averaged over the replicas": None,
-    "the weights of a full batch for the last one": None,
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", COMPARED)
+@pytest.mark.parametrize(
+    "mutation",
+    ["padding that counts", "gradients averaged over the replicas", "the weights of a full batch for the last one"],
+)
 def test_compare_calls_a_mistake_a_different_training(tmp_path, mutation):
     """Only the proof, in 64 bits, can find the mistake: the runs compute in half precision, which hides it."""
     implementation, _, devices, *_, said = MUTATIONS[mutation]
@@ -401,11 +393,6 @@ def test_compare_calls_a_mistake_a_different_training(tmp_path, mutation):
     more = ("--precision", "bf16-mixed", *ONE_ROUND, "--output-dir", output)
     run(*command, *more, cwd=tmp_path / "copy", expect=1)
     rows = read_csv(output / "results.csv")
-    if count := COMPARED[mutation]:
-        assert [row["status"] for row in rows] == ["ok", "failed"], rows
-        wrong = rf"predictions.safetensors: \d+ of 355 are right, the result says \d+ of {count}"
-        assert re.search(wrong, rows[1]["note"]), rows[1]["note"]
-        return
     assert [row["status"] for row in rows] == ["ok", "different training"] and rows[1]["ratio"] == ""
     # The proof takes other steps than the runs of the other tests: only the step numbers in its message differ.
     words = [word.replace("4 of 16", "5 of 16") for word in said if "step" not in word]

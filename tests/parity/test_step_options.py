@@ -54,15 +54,6 @@ def test_small_batches_of_a_run_that_ends_early(tmp_path, implementation, cut, m
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("accumulated")
-@pytest.mark.parametrize(("implementation", "mode"), [("tf", "tuned"), ("ptl", "plain")])
-def test_the_first_steps_agree_where_losses_are_scaled(trained, tmp_path, implementation, mode):
-    options = (*OPTIONS, *THREE_BATCHES, "--precision", "16-mixed", "--mode", mode, "--devices", 2)
-    losses = np.array(read_step_losses(train(implementation, tmp_path, *options)))[:10]
-    assert np.max(np.abs(losses - read_step_losses(trained("pt", *OPTIONS, *ONE_BATCH))[:10])) < 0.02
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("ptl", "tuned")])
 def test_statistics_are_of_one_batch_at_a_time(tmp_path, implementation, mode):
     options = (*COLOURS, "--model", "resnet8", "--batch-size", 10, "--epochs", 1, "--learning-rate", 0.01)

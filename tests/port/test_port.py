@@ -18,12 +18,15 @@ def check(*options, status=0):
 
 
 @pytest.mark.parametrize(
-    "options", [(EXAMPLE,), pytest.param((MANY, "--image-shape", 9, 9, 3), marks=pytest.mark.slow)]
+    ("ports", "options"),
+    [
+        (["jax"], (EXAMPLE, "--implementations", "pt", "jax")),  # tf.py is in the test of planted mistakes
+        pytest.param(["tf", "jax"], (MANY, "--image-shape", 9, 9, 3), marks=pytest.mark.slow),
+    ],
 )
-def test_right_ports_pass(options):
+def test_right_ports_pass(ports, options):
     output = " ".join(check("--network", *options).stdout.split())
-    assert "tf.py is the network of pt.py" in output
-    assert "jax.py is the network of pt.py" in output
+    assert all(f"{name}.py is the network of pt.py" in output for name in ports)
     assert "departs" not in output
 
 
