@@ -4,8 +4,12 @@ import pytest
 from agreement import assert_arrays_agree, rotated
 from conftest import IMPLEMENTATIONS, train
 
+from common.platform.errors import UserError
+from common.platform.launch import Launch
 from common.record.audited_states import STEPS_VARIABLE
 from common.record.results import read_result
+from common.resolve import Settings, resolve_devices, resolve_settings
+from common.spec.options import TrainConfig
 from comparison.lockstep import find_departure
 from comparison.prove.audits import make_audits
 
@@ -54,6 +58,21 @@ def test_audits_say_where_unequal_shards_make_another_training(tmp_path, impleme
     audits = make_audits(tmp_path / "run", (1, 4, 6, 7, 12))
     assert [audit.same for audit in audits.steps] == [True, True, False, True, None]  # the last one "like one before"
     assert "averages the means of the replicas' shards, which differ in size here" in audits.different[0].note
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "pipeline", "devices": 2}, "--strategy pipeline: not with --mode tutorial"),
+        ({"accumulate_grad_batches": 2}, "--accumulate-grad-batches 2: not with --mode tutorial"),
+        ({"batch_size": 33, "devices": 2}, "--batch-size 33: with --mode tutorial, should be a multiple"),
+    ],
+)
+def test_what_no_tutorial_teaches_is_refused(options, message):
+    config = TrainConfig(mode="tutorial", accelerator="cpu", **options)
+    config = resolve_devices(config, "PyTorch", 0, Launch.read({}), ("ddp", "pipeline"))
+    with pytest.raises(UserError, match=f"^{message}"):
+        resolve_settings(config, Settings())
 
 
 @pytest.mark.slow
