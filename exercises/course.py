@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+from itertools import count
 from pathlib import Path
 
 from common.platform.errors import UserError
@@ -17,12 +18,11 @@ ACTIVITIES = (
     *("two_nodes", "scaling", "input_pipeline", "batch_size"),
 )
 SOLUTION = re.compile(r"^( *)### BEGIN SOLUTION\n.*?^\1### END SOLUTION\n", re.MULTILINE | re.DOTALL)
-# What students do not get. The checks do not give a solution away.
+# What students do not get, and what no page of theirs may link to. The checks do not give a solution away.
 FOR_INSTRUCTORS = re.compile(
-    r"(tests|\.ci|\.github|exercises/slides)/.*|docs/CONTRIBUTING\.md|\.pre-commit-config\.yaml"
+    r"(tests|\.ci|\.github|exercises/slides)/.*|\.pre-commit-config\.yaml"
     r"|exercises/(\w+_answers|instructors)\.md|exercises/\w+/(answers\.md|variants\.yaml)"
 )
-LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+)(#[^)]*)?\)")
 
 
 def load_factor() -> float:
@@ -32,11 +32,8 @@ def load_factor() -> float:
 
 def start_text(name: str) -> str:
     """The work of an activity with its solutions replaced by gaps: `raise NotImplementedError("gap 1")`, ..."""
-    text, number = (FOLDER / name / "work.py").read_text(encoding="utf-8"), 0
-    while SOLUTION.search(text):
-        number += 1
-        text = SOLUTION.sub(rf'\1raise NotImplementedError("gap {number}")\n', text, count=1)
-    return text
+    text, numbers = (FOLDER / name / "work.py").read_text(encoding="utf-8"), count(1)
+    return SOLUTION.sub(lambda match: f'{match[1]}raise NotImplementedError("gap {next(numbers)}")\n', text)
 
 
 def release(folder: Path) -> int:
@@ -55,8 +52,6 @@ def release(folder: Path) -> int:
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.name == "work.py":
                 target.write_text(start_text(source.parent.name), encoding="utf-8")
-            elif source.suffix == ".md":
-                target.write_text(_without_links_to_answers(source), encoding="utf-8")
             else:
                 shutil.copy2(source, target)
     except subprocess.CalledProcessError:
@@ -64,12 +59,3 @@ def release(folder: Path) -> int:
     except OSError as error:
         raise UserError(f"release {folder}: {error.strerror}: {error.filename}") from None
     return len(names)
-
-
-def _without_links_to_answers(page: Path) -> str:
-    def kept(link: re.Match[str]) -> str:
-        target = (page.parent / link[2]).resolve()
-        inside = target.is_relative_to(PROJECT) and str(target.relative_to(PROJECT))
-        return link[1] if inside and FOR_INSTRUCTORS.fullmatch(inside) else link[0]
-
-    return LINK.sub(kept, page.read_text(encoding="utf-8"))

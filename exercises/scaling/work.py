@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from common.record.results import read_result
+from common.platform.ending import as_program
+from comparison import load
 
 Seconds = dict[int, list[float]]  # number of devices: the training seconds of each round, for the same work
 MEASURE = (
@@ -24,26 +25,15 @@ MEASURE = (
 
 def read_seconds(folder: Path) -> dict[str, Seconds]:
     """The training seconds of a comparison's runs, for each implementation and mode. Start-up is not included."""
-    found: dict[str, Seconds] = {}
-    batch_sizes = set()
-    for path in sorted(folder.glob("**/result.json")):
-        result = read_result(path.parent)
-        if result.config.verify_steps or result.config.profile:  # few steps of a verification, or slowed by a profiler
-            continue
-        batch_sizes.add(result.config.batch_size)
-        mode = result.config.mode
-        by_devices = found.setdefault(result.implementation + (f" {mode}" if mode != "plain" else ""), {})
-        by_devices.setdefault(result.config.devices, []).append(sum(result.epoch_train_seconds))
-    if not found:
-        raise SystemExit(f"{folder}: no runs of a comparison are in it")
-    if len(batch_sizes) != 1:
-        raise SystemExit(f"{folder}: runs of the same work are needed (--scaling strong); batch sizes: {batch_sizes}")
-    for implementation, by_devices in found.items():
-        if 1 not in by_devices:
-            raise SystemExit(f"{folder}: {implementation} needs runs with 1 device, too, not only {sorted(by_devices)}")
+    runs = load(folder).runs.dropna(subset="training_seconds")
+    if runs["batch_size"].nunique() != 1 or 1 not in set(runs["devices"]):
+        raise SystemExit(f"{folder}: needs runs of the same work (--scaling strong), and one device among them")
+    found = {}
+    for names, of_row in runs.groupby(["implementation", "mode"], sort=False):
+        by_devices = {int(devices): list(rows["training_seconds"]) for devices, rows in of_row.groupby("devices")}
         # compare.py repeats rounds that other programs disturb, at the end: each gets as many rounds, the latest.
         fewest = min(map(len, by_devices.values()))
-        found[implementation] = {devices: rounds[-fewest:] for devices, rounds in by_devices.items()}
+        found[" ".join(names)] = {devices: rounds[-fewest:] for devices, rounds in by_devices.items()}
     return found
 
 
@@ -116,7 +106,7 @@ def main() -> None:
     for implementation, rounds in found.items():
         seconds = typical(rounds)
         speed_ups = speed_up(seconds)
-        print(f"{implementation}: devices  seconds  speed-up  efficiency")
+        print(f"{implementation}\n    devices  seconds  speed-up  efficiency")
         for devices, share in efficiency(speed_ups).items():
             print(f"{devices:11} {seconds[devices]:8.2f} {speed_ups[devices]:9.2f} {share:11.0%}")
         share = serial_share(seconds)
@@ -128,4 +118,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with as_program("scaling"):
+        main()
