@@ -109,10 +109,11 @@ def list_images(source: Path) -> Listing:
             raise UserError(f"--dataset {source}: no images of class {name} for training ({shown})")
     if not any(test.values()):
         raise UserError(f"--dataset {source}: no images to test on; a class needs five, of which one is a test image")
-    train_and_test = (
-        [(path, label) for label, name in enumerate(train) for path in images.get(name, [])] for images in (train, test)
-    )
-    return Listing([*train], *train_and_test, left_out)
+
+    def labelled(images: dict[str, list[Path]]) -> Labelled:
+        return [(path, label) for label, name in enumerate(train) for path in images.get(name, [])]
+
+    return Listing([*train], labelled(train), labelled(test), left_out)
 
 
 def _parts(source: Path) -> tuple[Path, Path] | None:
