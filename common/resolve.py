@@ -123,7 +123,7 @@ def _launched(
     mirrored = "mirrored" in strategies
     if strategy == "auto":
         strategy = "multi_worker_mirrored" if mirrored else strategies[0]
-    if strategy not in strategies or strategy == "mirrored" or (mirrored and strategy == "pipeline"):
+    if strategy not in strategies or strategy in ("mirrored", "dp") or (mirrored and strategy == "pipeline"):
         raise UserError(f"{launcher} has started {launch.world_size} processes; {title} needs one: use --devices N")
     if not mirrored and launcher == "TF_CONFIG":
         raise UserError(f"TF_CONFIG names {launch.world_size} workers; {title} is started by {LAUNCHERS[title]}")
@@ -143,7 +143,7 @@ def _launched(
 def _check_devices(config: TrainConfig, title: str, num_gpus: int, launch: Launch) -> None:
     """Raises UserError if the options of devices, all of them resolved, do not fit each other or this machine."""
     devices, strategy = config.devices, config.strategy
-    if config.num_nodes != 1 and strategy in ("single_device", "pipeline"):
+    if config.num_nodes != 1 and strategy in ("single_device", "dp", "pipeline"):
         raise UserError(f"--strategy {strategy}: is for one node, not {config.num_nodes}")
     if strategy == "multi_worker_mirrored" and launch.world_size is None:
         raise UserError(f"--strategy {strategy}: is for several processes, started by {LAUNCHERS['TensorFlow']}")
@@ -151,6 +151,13 @@ def _check_devices(config: TrainConfig, title: str, num_gpus: int, launch: Launc
         raise UserError(f"--strategy single_device: is for one device, not --devices {devices}")
     if strategy == "pipeline" and devices != 2:
         raise UserError(f"--strategy pipeline: has two stages, a device each; not --devices {devices}")
+    if strategy == "dp" and config.accelerator == "cpu":
+        raise UserError("--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only; on the CPU use ddp")
+    if strategy == "dp" and (config.compile is True or config.precision == "bf16-mixed"):
+        option = "--compile true" if config.compile is True else "--precision bf16-mixed"
+        raise UserError(f"{option}: not with --strategy dp, whose threads begin with settings of their own; use ddp")
+    if strategy == "dp" and config.sync_batchnorm:
+        raise UserError("--sync-batchnorm true: not with --strategy dp, whose replicas are threads; use ddp")
     if strategy == "pipeline" and config.num_gpus > num_gpus:
         raise UserError(
             f"--strategy pipeline: needs two GPUs, {title} sees {num_gpus}; use --stages cpu gpu, or --accelerator cpu"
@@ -199,7 +206,7 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
 
 def tutorial_obstacle(config: TrainConfig) -> str | None:
     """The option that the tutorials' programs don't have, and what to do; None if they can train `config`."""
-    if config.strategy in ("fsdp", "pipeline"):
+    if config.strategy in ("dp", "fsdp", "pipeline"):
         return f"--strategy {config.strategy}: not with --mode tutorial; use --mode plain"
     if config.accumulate_grad_batches > 1:
         return (

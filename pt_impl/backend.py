@@ -58,8 +58,10 @@ class Torch(Backend):
             raise UserError(
                 "--precision 16-mixed: not with --strategy pipeline, whose stages share no scale of the loss"
             )
-        if config.strategy == "pipeline" and config.save_first_batch:
-            raise UserError("--save-first-batch true: not with --strategy pipeline; no process sees all layers")
+        if config.strategy in ("dp", "pipeline") and config.save_first_batch:
+            raise UserError(
+                f"--save-first-batch true: not with --strategy {config.strategy}, whose processes don't see all layers"
+            )
         return config
 
     def make_experiment(self, config: TrainConfig) -> Experiment:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from common.spec.options import TrainConfig
 from pt_impl.replicas import sum_over_replicas
@@ -21,6 +21,8 @@ def parallelize(network: nn.Module, config: TrainConfig, device: torch.device) -
     match config.strategy:
         case "ddp":
             return DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
+        case "dp":
+            return DataParallel(network, list(range(config.num_gpus)))
         case "fsdp":
             shard(network, device)
     return network

@@ -18,6 +18,8 @@ AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 def tuned_settings(config: TrainConfig) -> Settings:
     """What tuned mode makes of settings left at auto. On the CPU nothing is compiled: it was slower."""
+    if config.strategy == "dp":
+        return Settings(tf32=True)  # see common.resolve
     if "cpu" not in config.stages_on:
         return gpu_settings(config)
     return Settings("bf16-mixed") if bf16_helps(config) else Settings()

@@ -16,7 +16,7 @@ from common.platform.rendezvous import LOOPBACK, find_interface, find_rendezvous
 from common.spec.options import Strategy, TrainConfig
 
 # For several devices, "auto" means the first of these; see pt_impl/parallel.py.
-STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp", "pipeline")
+STRATEGIES: tuple[Strategy, ...] = ("ddp", "dp", "fsdp", "pipeline")
 
 
 def setup_replica_process(config: TrainConfig) -> None:
@@ -98,7 +98,7 @@ def join_replica_group(config: TrainConfig, rank: int, local_rank: int = 0) -> t
 
 def has_group(config: TrainConfig) -> bool:
     """Whether there is a process for each device; otherwise one process serves all devices."""
-    return config.strategy != "single_device"
+    return config.strategy not in ("single_device", "dp")
 
 
 def find_replica_device(config: TrainConfig, local_rank: int) -> torch.device:
@@ -152,4 +152,6 @@ def device_peak_memory_bytes(config: TrainConfig, device: torch.device) -> int |
         return None
     on_gpu = device.type == "cuda"  # in a pipeline one stage may be on the CPU
     peak = torch.tensor(torch.cuda.max_memory_allocated(device) if on_gpu else 0, device=device)
+    if config.strategy == "dp":  # one process has all GPUs
+        peak = torch.tensor(sum(torch.cuda.max_memory_allocated(index) for index in range(config.devices)))
     return int(sum_over_replicas(peak).item())

@@ -86,7 +86,7 @@ ABOUT_MODES: dict[Mode, str] = {
 ABOUT_MODE = "; ".join(f"{mode}: {words}" for mode, words in ABOUT_MODES.items()) + "; see docs/performance.md"
 Accelerator = Literal["cpu", "gpu"]
 # Lightning's names, for the strategies that Lightning has.
-Strategy = Literal["single_device", "ddp", "fsdp", "mirrored", "multi_worker_mirrored", "pipeline"]
+Strategy = Literal["single_device", "ddp", "dp", "fsdp", "mirrored", "multi_worker_mirrored", "pipeline"]
 DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # strategies with a fixed number of devices
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]  # Lightning's names
 
@@ -249,9 +249,9 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     launcher says, else 1"""
     strategy: Literal["auto", Strategy] = option("machine", "auto", neutral="single_device")
     """how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the whole network and
-    a shard of the batch; fsdp (PyTorch, Lightning): each has its share of every weight, gradient and optimizer state,
-    and a shard of the batch; pipeline (not Keras): each of two devices has one stage of the network. auto:
-    single_device for one device, mirrored or ddp for several"""
+    a shard of the batch; dp (PyTorch, GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of
+    every weight, gradient and optimizer state, and a shard of the batch; pipeline (not Keras): each of two devices has
+    one stage of the network. auto: single_device for one device, mirrored or ddp for several"""
     stages: tuple[Accelerator, Accelerator] | None = option("machine", None)
     """where the two stages of --strategy pipeline are: cpu or gpu, each; unset: both on --accelerator"""
     microbatches: Number = option("machine", 1)
@@ -294,9 +294,9 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     def num_shards(self) -> int:
         """Number of shards of a batch: one for each process, or for each replica if one process has several.
 
-        It is 1 if the stages of a pipeline pass the batch on.
+        It is 1 if the stages of a pipeline pass the batch on, or if torch.nn.DataParallel cuts the batch by itself.
         """
-        return 1 if self.strategy == "pipeline" else self.all_devices
+        return 1 if self.strategy in ("pipeline", "dp") else self.all_devices
 
     @property
     def stages_on(self) -> tuple[Accelerator, ...]:

@@ -254,8 +254,8 @@ def _as_before(runs: Mapping[Path, Run]) -> dict[Path, tuple[str, TrainConfig]]:
 
 
 def _shows_layers(config: TrainConfig) -> bool:
-    """Whether layers' outputs can be saved: not with compiled networks, or with `--strategy pipeline` in PyTorch."""
-    return config.compile is not True and config.strategy != "pipeline"
+    """Whether layers' outputs can be saved: not with compiled networks, `--strategy dp` or `pipeline` in PyTorch."""
+    return config.compile is not True and config.strategy not in ("dp", "pipeline")
 
 
 def _is_proof(path: Path, digest: str) -> bool:

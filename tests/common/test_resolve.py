@@ -11,7 +11,7 @@ from common.resolve import Settings, describe_settings, resolve_devices, resolve
 from common.spec.options import TrainConfig
 
 ALONE = Launch.read({})
-TORCH = ("ddp", "fsdp", "pipeline")
+TORCH = ("ddp", "dp", "fsdp", "pipeline")
 TENSORFLOW = ("mirrored", "multi_worker_mirrored", "pipeline")
 TUNED = Settings("bf16-mixed", compile=True)
 PIPELINE = {"strategy": "pipeline"}
@@ -41,6 +41,7 @@ def started(name="torchrun", processes=3, nodes=1, node=0):
         (4, {}, ("ddp", 4, 4, ("gpu",) * 4)),
         (4, {"accelerator": "cpu", "devices": 2}, ("ddp", 2, 2, ("cpu", "cpu"))),
         (2, {"strategy": "single_device"}, ("single_device", 1, 1, ("gpu",))),
+        (2, {"strategy": "dp"}, ("dp", 2, 1, ("gpu", "gpu"))),
         (0, PIPELINE, ("pipeline", 2, 1, ("cpu", "cpu"))),
         (1, {**PIPELINE, "stages": ("gpu", "cpu")}, ("pipeline", 2, 1, ("gpu", "cpu"))),
     ],
@@ -101,8 +102,10 @@ def test_processes_that_do_not_fit_the_options_are_reported(title, launch, optio
         (0, {**PIPELINE, "stages": ("cpu", "gpu")}, "--stages cpu gpu: X sees no GPU"),
         (0, {**PIPELINE, "devices": 3}, "--strategy pipeline: has two stages, a device each; not --devices 3"),
         (0, {**PIPELINE, "compile": True}, "--compile true: not with --strategy pipeline"),
+        (2, {"strategy": "dp", "compile": True}, "--compile true: not with --strategy dp"),
+        (0, {"strategy": "dp", "devices": 2}, "--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only"),
         (0, {"strategy": "single_device", "devices": 2}, "--strategy single_device: is for one device, not --devices"),
-        (0, {"strategy": "mirrored"}, "--strategy mirrored: X does not have it; use single_device, ddp, fsdp, pip"),
+        (0, {"strategy": "mirrored"}, "--strategy mirrored: X does not have it; use single_device, ddp, dp, fsdp, pip"),
         (
             0,
             {"sync_batchnorm": True, "compile": True, "devices": 2},

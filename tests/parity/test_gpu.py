@@ -56,7 +56,8 @@ def test_the_gpu_trains_as_the_cpu_does(tmp_path, implementation, mode, precisio
 
 
 WAYS = [
-    *((name, strategy, ()) for name in ("pt", "ptl", "jax") for strategy in ("ddp", "fsdp")),
+    *(("pt", strategy, ()) for strategy in ("ddp", "fsdp", "dp")),
+    *((name, strategy, ()) for name in ("ptl", "jax") for strategy in ("ddp", "fsdp")),
     ("tf", "mirrored", ()),
     *((name, "pipeline", stages) for name in ("tf", "pt", "ptl") for stages in (("cpu", "gpu"), ("gpu", "cpu"))),
 ]

@@ -129,7 +129,7 @@ REFUSED = [
     ("pt", ("--tf32", "true"), "--tf32 true: only GPUs have TF32; this run is on the CPU"),
     ("pt", ("--compile", "true", *FEW), "a last batch of 1 leaves some of 2 replicas without examples"),
     ("pt", ("--strategy", "pipeline", "--precision", "16-mixed"), "--precision 16-mixed: not with --strategy pipeline"),
-    ("ptl", ("--strategy", "mirrored"), "--strategy mirrored: Lightning does not have it; use single_device, ddp"),
+    ("ptl", ("--strategy", "dp"), "--strategy dp: Lightning does not have it; use single_device, ddp"),
     ("tf", ("--strategy", "fsdp"), "--strategy fsdp: TensorFlow does not have it; use single_device, mirrored, multi"),
     ("keras", ("--strategy", "pipeline"), "--strategy pipeline: Keras does not have it; use single_device, mirrored"),
     ("keras", ("--accumulate-grad-batches", 2), "--accumulate-grad-batches 2: not in Keras's fit"),
