@@ -54,11 +54,6 @@ def span(low: float | None, high: float | None, form: Form = RATIO, to: str = "-
     return "" if low is None or high is None else f"{text(low, form)}{to}{text(high, form)}"
 
 
-def between(low: float | None, high: float | None, form: Form = RATIO) -> str:
-    """`1.05 to 1.21`, for sentences."""
-    return span(low, high, form, to=" to ")
-
-
-def least_most(values: Sequence[float], form: Form = RATIO, to: str = " to ") -> str:
-    """`1.05 to 1.21`: the first and the last value, or one number if both read the same; empty without values."""
-    return to.join(dict.fromkeys((text(values[0], form), text(values[-1], form)))) if values else ""
+def least_most(values: Sequence[float], form: Form = RATIO) -> str:
+    """`1.05 to 1.21`: the lowest and the highest value, or one number if both read the same."""
+    return " to ".join(dict.fromkeys((text(min(values), form), text(max(values), form))))

@@ -1,7 +1,7 @@
 """Ratios of speeds from raw samples: pairs of turns, intervals, verdicts. Simulations test them."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
@@ -16,7 +16,7 @@ CONFIDENCE_OF_FEW = {3: 0.99, 4: 0.99, 5: 0.97}
 RESAMPLES = 4999
 TRIM = 0.25  # share of the pairs left out at either end; the mean of the others is the interquartile mean
 MIN_FOR_QUARTILES = 4  # a quartile of fewer samples would only be interpolated between two of them
-MIN_ROUNDS = 3  # with fewer rounds there is no ratio and no interval
+MIN_ROUNDS = 3  # with fewer rounds there is no interval
 WARM_UP_FROM = 5  # with this number of rounds or more, the first round is only a warm-up
 MIN_BOOTSTRAP = 9  # the bootstrap interval of fewer pairs is too narrow; see tests/comparison/test_ratios.py
 SAME = 1e-12  # if the range of samples is smaller, they are equal up to rounding
@@ -45,35 +45,19 @@ class Interval:
 @final
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of speeds, its 95 % interval, and its verdict in words; all of these are None with too few rounds.
+    """A ratio of speeds, its 95 % interval, and its verdict in words; these two are None with too few rounds.
 
     Attributes:
-      least, most: the lowest and the highest ratio of a single round.
       rounds: the number of rounds.
       of_these_processes: whether the interval says nothing of fresh processes, since it is from one round.
     """
 
-    least: float
-    most: float
+    estimate: float
     rounds: int
-    estimate: float | None = None
     low: float | None = None
     high: float | None = None
     verdict: Verdict | None = None
     of_these_processes: bool = False
-
-    def inverse(self) -> "Ratio":
-        """The ratio of the reference to this row."""
-        verdict: dict[Verdict | None, Verdict] = {"faster": "slower", "slower": "faster"}
-        return replace(
-            self,
-            least=1 / self.most,
-            most=1 / self.least,
-            estimate=self.estimate and 1 / self.estimate,
-            low=self.high and 1 / self.high,
-            high=self.low and 1 / self.low,
-            verdict=verdict.get(self.verdict, self.verdict),
-        )
 
     def is_within(self, share: float) -> bool:
         """Whether the ends of the interval are at most `share` from its middle: 0.03 is 3 %."""
@@ -107,9 +91,8 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
     the numbers of rounds in CONFIDENCE_OF_FEW.
     """
     logs = np.log(np.asarray(speeds) / np.asarray(reference))
-    least, most = float(np.exp(logs.min())), float(np.exp(logs.max()))
     if len(logs) < MIN_ROUNDS:
-        return Ratio(least, most, len(logs))
+        return Ratio(float(np.exp(_trimmed_mean(logs))), len(logs))
     rounds, confidence = len(logs), CONFIDENCE_OF_FEW.get(len(logs), CONFIDENCE)
     logs = logs[1:] if len(logs) >= WARM_UP_FROM else logs
     interval = stats.bootstrap(
@@ -125,7 +108,7 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
         t = stats.ttest_1samp(logs, 0).confidence_interval(confidence)
         low, high = min(low, float(t.low)), max(high, float(t.high))
     estimate = float(np.exp(_trimmed_mean(logs)))
-    return Ratio(least, most, rounds, estimate, float(np.exp(low)), float(np.exp(high)), _verdict(low, high))
+    return Ratio(estimate, rounds, float(np.exp(low)), float(np.exp(high)), _verdict(low, high))
 
 
 def ratio_of_turns(rounds: Sequence[Sequence[tuple[Hashable, float]]]) -> Ratio:
@@ -168,9 +151,8 @@ def ratio_of_turns(rounds: Sequence[Sequence[tuple[Hashable, float]]]) -> Ratio:
         return optimize.brentq(lambda x: density @ special.ndtr((x - centres) / spreads) - share, low, high)
 
     low, high = quantile((1 - CONFIDENCE) / 2), quantile((1 + CONFIDENCE) / 2)
-    least, most, estimate = (float(np.exp(log_ratio)) for log_ratio in (means.min(), means.max(), density @ centres))
     interval = float(np.exp(low)), float(np.exp(high)), _verdict(low, high)
-    return Ratio(least, most, len(means), estimate, *interval, of_these_processes=len(means) == 1)
+    return Ratio(float(np.exp(density @ centres)), len(means), *interval, of_these_processes=len(means) == 1)
 
 
 def _mean_of_round(pairs: Sequence[tuple[Hashable, float]]) -> tuple[float, float]:

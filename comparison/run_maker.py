@@ -3,6 +3,7 @@
 As soon as a run has ended, its record and the tables are written.
 """
 
+import functools
 import itertools
 import math
 import os
@@ -10,9 +11,9 @@ import random
 import shlex
 import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -27,25 +28,24 @@ from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.resolve import tutorial_obstacle
 from common.spec.options import Mode, TrainConfig
-from common.spec.own_network import FILES, copy_into, is_folder, own_files, read_prepared
+from common.spec.own_network import FILES, copy_into, own_files, read_prepared
 from common.spec.own_network import prepare as prepare_network
-from comparison.measure.cautions import too_many_threads
 from comparison.measure.comparison import Comparison, further_rounds
-from comparison.measure.rounds import is_round_disturbed, other_load
+from comparison.measure.rounds import is_round_disturbed
 from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.prove.audits import choose_audited_steps, is_audited, make_audits
 from comparison.run.devices import same_devices
-from comparison.run.load_meter import QUIETER, busiest_programs, quiet
-from comparison.run.program import Ended, Program
+from comparison.run.load_meter import QUIETER, quiet
+from comparison.run.program import Ended, Program, now
 from comparison.run.runner import Follower, run_programs
 from comparison.run.store import Run, check_name, store_run
 from comparison.run.turns import run_in_turns
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
-from comparison.show.terminal import print_first_tables
+from comparison.show.terminal import tables_so_far
 
 
 def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
@@ -68,13 +68,13 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
         request.write(given.resume)
         return given.resume, request
     given = given.with_absolute_paths(["data_dir"])
-    if is_folder(given.model):
+    if given.has_own_network:
         given = _with_own_network(given, console)
     config = given.train_config()
     _check(given, config)
     folder = make_output_dir(given)
     hold(folder, "--output-dir")
-    if is_folder(given.model):
+    if given.has_own_network:
         data = data_spec(config)
         copy = copy_into(given.model, folder, data.image_shape, len(data.class_names))
         given, config = given.model_copy(update={"model": copy}), config.replace(model=copy)
@@ -84,10 +84,8 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     if not given.mode:
         given = given.with_mode(*default_modes(given, config, console))
         config = config.replace(mode=given.mode[0])
-    _say_too_many(given, config, console)
-    now = datetime.now(UTC).isoformat(timespec="seconds")
     request = Request(
-        schema_version=2, created=now, commands=[command], options=given, config=config, warnings=warnings
+        schema_version=2, created=now(), commands=[command], options=given, config=config, warnings=warnings
     )
     request.write(folder)
     return folder, request
@@ -148,15 +146,6 @@ def default_modes(options: CompareConfig, config: TrainConfig, console: Console)
             console.print(f"note: only --mode plain: {obstacle}", soft_wrap=True)
             return ["plain"]
     return ["tutorial", "plain"]
-
-
-def _say_too_many(options: CompareConfig, config: TrainConfig, console: Console) -> None:
-    """Warns of more threads than cores on this machine, while there is still time to end the comparison."""
-    configs = [variant.config for variant in make_variants(options, config) if config.accelerator == "cpu"]
-    for asked in dict.fromkeys((config.devices, config.threads_per_device) for config in configs):
-        devices, threads = (1 if number == "auto" else number for number in asked)
-        if crowding := too_many_threads(devices, threads, num_cores()):
-            console.print(f"note: {crowding}", soft_wrap=True)
 
 
 def check_data(variants: Sequence[Variant], runs: Sequence[Run]) -> None:
@@ -250,7 +239,7 @@ class RunMaker:
         for _, of_round in itertools.groupby(jobs, key=lambda job: (job.variant, job.seed, job.round)):
             in_round = [job for job in of_round if job.path in missing]
             audited_steps: tuple[int, ...] = ()  # the same in all runs of a round; nobody can know them earlier
-            audited = options.verify != "never" and not is_folder(self.request.config.model)
+            audited = options.verify != "never"
             if in_round and not in_round[0].rate_search and audited:
                 audited_steps = choose_audited_steps(Experiment.make(in_round[0].config), random.SystemRandom())
             programs = []
@@ -265,15 +254,9 @@ class RunMaker:
                 run_in_turns(programs, options.timeout, follower, at_once)
             else:
                 run_programs(programs, options.timeout, follower)
-            if in_round and self._shows_first(in_round[0]):
-                print_first_tables(
-                    self.view.console, Comparison(self.folder, self.request, self.runs, len(self.missing))
-                )
-
-    def _shows_first(self, job: Job) -> bool:
-        """Whether the tables are shown after the round of this run: after the first one, if others follow."""
-        options = self.request.options
-        return job.round == 1 and job.seed == options.seeds[0] and options.repeats > 1 and not options.sweep
+            if in_round and self.missing and not (in_round[0].rate_search or options.sweep):
+                so_far = Comparison(self.folder, self.request, self.runs, len(self.missing))
+                self.view.show(tables_so_far(self.view.console, so_far))
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""
@@ -303,7 +286,7 @@ class RunMaker:
             self.view.more(1)
         job = self._jobs[program.run_dir]
         self.missing = [missing for missing in self.missing if missing.path != job.path]
-        self.view.start(job, self.missing)
+        self.view.start(job)
 
     def _see(self, program: Program, line: MetricsLine) -> None:
         job = self._jobs[program.run_dir]
@@ -312,8 +295,12 @@ class RunMaker:
         self.view.see(job, line)
         if isinstance(line, TurnLine) and not quiet([line]):
             self._disturbed.append(line.other_load or 0.0)
-            if len(self._disturbed) == SURE_TURNS:
-                self._say_disturbed(statistics.median(self._disturbed))
+            if len(self._disturbed) == SURE_TURNS:  # while there is still time to end the other programs
+                load = statistics.median(self._disturbed)
+                self.view.say(
+                    f"other programs use {load:{SHARE}} of the cores; turns and rounds that they disturb are left out"
+                    f" if others are quiet; {QUIETER}"
+                )
 
     def audit_interrupted(self) -> None:
         """Audits the runs that had ended when the comparison was interrupted, but were not audited yet."""
@@ -321,29 +308,19 @@ class RunMaker:
             if run.result and (run.run_dir / STATES_DIR).exists() and not is_audited(run.run_dir):
                 self._audit(run)
 
-    def _audit(self, run: Run, steps: Sequence[int] = ()) -> None:
+    def _audit(self, run: Run, steps: Sequence[int] = (), tell: Callable[[int, int], None] | None = None) -> None:
         """Audits the steps, or those of which the run has kept states."""
         try:
-            make_audits(run.run_dir, steps)
+            make_audits(run.run_dir, steps, tell=tell)
         except (UserError, MemoryError) as error:
             self.view.say(f"{run.record.title}: its steps can't be audited: {error or 'too little memory'}")
-
-    def _say_disturbed(self, load: float) -> None:
-        """Tells once that other programs disturb the measurement, while there is still time to end them."""
-        busiest = ", ".join(busiest_programs())
-        self.view.say(
-            f"other programs use {load:{SHARE}} of the cores{f': {busiest}' if busiest else ''}; turns and rounds that"
-            f" they disturb are left out if others are quiet; {QUIETER}"
-        )
 
     def _ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]
         run = store_run(job, program, ended)
+        began = time.monotonic()
         if run.result and program.audited_steps:
-            self._audit(run, program.audited_steps)
+            self._audit(run, program.audited_steps, functools.partial(self.view.audit, job))
         self.runs.append(run)
-        if not run.turns and is_round_disturbed(run) and not self._disturbed:
-            self._disturbed.append(other_load(run) or 0.0)
-            self._say_disturbed(self._disturbed[0])
-        self.view.end(job, run)
+        self.view.end(job, run, time.monotonic() - began)
         write_tables(Comparison(self.folder, self.request, self.runs, len(self.missing)))

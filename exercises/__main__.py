@@ -3,7 +3,6 @@
 import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 
 import argparse
-import difflib
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,21 +15,14 @@ from common.platform.machine import num_cores
 from exercises.course import ACTIVITIES, FOLDER, PROJECT, load_factor, release, start_text
 
 
-def activity(name: str) -> str:
-    if name not in ACTIVITIES:
-        near = "".join(f"; {match}?" for match in difflib.get_close_matches(name, ACTIVITIES, n=1))
-        raise argparse.ArgumentTypeError(f"{name}: no such activity{near} (python -m exercises list)")
-    return name
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m exercises", description="The activities of the course.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="the activities, in order")
     start = commands.add_parser("start", help="write NAME.py, with gaps to be filled, into this folder")
-    start.add_argument("name", type=activity, metavar="NAME")
+    start.add_argument("name", choices=ACTIVITIES, metavar="NAME")
     check = commands.add_parser("check", help="check a work: a line for each check, and a hint where it fails")
-    check.add_argument("name", nargs="?", type=activity, metavar="NAME")
+    check.add_argument("name", nargs="?", choices=ACTIVITIES, metavar="NAME")
     check.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the work; by default NAME.py in this folder")
     check.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML, too")
     check.add_argument("--all", action="store_true", help="check the solutions of all activities")

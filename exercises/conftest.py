@@ -17,8 +17,7 @@ import tempfile
 import textwrap
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from itertools import combinations, pairwise
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +30,6 @@ from exercises.course import load_factor
 # The checks need several devices, and use processes on the CPU. Processes that share the cores take one thread each.
 os.environ.update(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", TF_CPP_MIN_LOG_LEVEL="3")
 GAP = re.compile(r"gap \d+")
-SHOWN = pytest.StashKey[list[str]]()  # what earlier checks have seen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -132,14 +130,6 @@ def train_alone(model: Any, optimizer: Any, batches: Iterable[tuple[Any, Any]]) 
         optimizer.step()
 
 
-def check_new_orders(orders: Sequence[Sequence[int]]) -> None:
-    """Each epoch's order of the examples must be drawn anew: not the same, shifted, reversed, or swapped in pairs."""
-    for (earlier, order), (later, other) in combinations(enumerate(orders), 2):
-        pairs, others = ({frozenset(pair) for pair in pairwise(one)} for one in (order, other))
-        alike = len(pairs & others) / max(1, len(pairs))  # of two random orders of n numbers about 2 / n
-        assert alike < 0.4, f"epochs {earlier} and {later} have one order: the same, or shifted, reversed or swapped"
-
-
 # --- What a student reads ---
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
     def shown(value: object) -> str:
@@ -169,8 +159,7 @@ def described(error: BaseException, file: str) -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
     report = yield
-    variant = f" [{item.callspec.id}]" if hasattr(item, "callspec") else ""
-    report.title = " ".join((item.obj.__doc__ or item.name).split()) + variant
+    report.title = " ".join((item.obj.__doc__ or item.name).split())
     report.seen = described(call.excinfo.value, str(work_file(item.config, item.path))) if call.excinfo else ""
     return report
 
@@ -182,8 +171,6 @@ def pytest_report_teststatus(report: Any, config: pytest.Config) -> tuple[str, s
     status = "passed" if report.passed else "open" if gap else "FAILED"
     lines = [f"  {status:<6}  {report.title}{f': {gap[0]} is not filled' if gap else ''}"]
     if status == "FAILED":
-        again = report.seen in config.stash.setdefault(SHOWN, [])
-        lines += ["          as above"] if again else [f"          {line}" for line in report.seen.splitlines()]
-        config.stash[SHOWN].append(report.seen)
+        lines += [f"          {line}" for line in report.seen.splitlines()]
     text = "".join(f"{textwrap.fill(line, 80, subsequent_indent=' ' * 12, break_on_hyphens=False)}\n" for line in lines)
     return "brief", text, status  # in no summary

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -70,9 +71,7 @@ def run_all(folder: Path, implementations: Sequence[str], batch: Batch, seed: in
 
         def start(name: str, *more: str) -> "subprocess.Popen[str]":
             files = "--batch", str(place / "batch"), "--output", str(place / name), "--seed", str(seed)
-            command = [interpreter_of(name), "-m", f"port.{name}", str(folder.resolve()), *files, *more]
-            environment = {**os.environ, **ENVIRONMENT}
-            return subprocess.Popen(command, cwd=REPOSITORY, env=environment, text=True, stderr=subprocess.PIPE)
+            return start_file(name, folder, *files, *more, text=True, stderr=subprocess.PIPE)
 
         first, *ports = implementations
         finish(first, start(first))
@@ -81,6 +80,12 @@ def run_all(folder: Path, implementations: Sequence[str], batch: Batch, seed: in
             finish(name, process)
         # They are this program's own files.
         return {name: pickle.loads((place / name).read_bytes()) for name in implementations}  # noqa: S301
+
+
+def start_file(name: str, folder: Path, *options: str, **how: Any) -> "subprocess.Popen[Any]":
+    """Starts the process of a file of the folder, see `run.py`; `how`: as for Popen."""
+    command = [interpreter_of(name), "-m", f"port.{name}", str(folder.resolve()), *options]
+    return subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, **ENVIRONMENT}, **how)
 
 
 def finish(name: str, process: "subprocess.Popen[str]") -> None:

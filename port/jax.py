@@ -142,6 +142,9 @@ def attention(name: str, module: nnx.MultiHeadAttention) -> Layer:
 class Network:
     """See `port.run.Network`."""
 
+    total = staticmethod(jnp.sum)
+    biased = True
+
     def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
         del seed  # Flax's are in the user's file
         usual = optax.softmax_cross_entropy_with_integer_labels

@@ -38,6 +38,7 @@ def main() -> None:
                 f" (python -m port --network {given.folder} shows every layer)"
             )
         check_trainable(FILES[name], result)
+        write_safetensors(given.into / layout_file(name, "layers"), result.places_in_layers)
         write_safetensors(given.into / layout_file(name), result.places)
     initial = {}
     for name in reference.shapes:

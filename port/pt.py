@@ -140,6 +140,9 @@ def attention(name: str, module: nn.MultiheadAttention) -> Layer:
 class Network:
     """See `port.run.Network`."""
 
+    total = staticmethod(torch.sum)
+    biased = False
+
     def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
         torch.set_default_dtype(torch.float64)
         torch.manual_seed(seed)

@@ -3,14 +3,17 @@
     python -m port.pt FOLDER --batch FILE --output FILE [--reference FILE]
 
 The files are this program's own: `check.py` starts one process for each framework, and reads what they have written.
+Without --output, it answers requests, see `answer_requests`.
 """
 
 import argparse
 import itertools
+import os
 import pickle
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +25,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import UserError
 from common.spec.networks import load_module
-from port.match import NO_NAMES, OWN, SAME, Array, Call, Dropout, Layer, Trace, Weights, difference
+from port.match import NEW_SHARE, NO_NAMES, OWN, SAME, Array, Call, Dropout, Layer, Trace, Weights, difference
 
 LEARNING_RATE = 0.1  # of the one update
 STATISTICS = ("mean", "variance")  # parameters that are not trained
@@ -45,9 +48,15 @@ class Network(Protocol):
 
     Attributes:
       layers: those with parameters, by name.
+      loss: from outputs and labels to a number.
+      total: the sum of all numbers of an array of the framework's.
+      biased: whether running variances divide by n, the number of values, and not by n - 1.
     """
 
     layers: Mapping[str, Layer]
+    loss: Callable[[Any, Any], Any]
+    total: Callable[[Any], Any]
+    biased: bool
 
     def arrays(self) -> Weights:
         """All parameters, by the framework's names and in its layouts, as the implementations read them."""
@@ -77,7 +86,8 @@ class Result:
       eval_dropouts: dropout that drops in evaluation, too.
       initial: layer -> the file's own initial weights.
       shapes: canonical name of each parameter -> shape, see `common.spec.own_network`; those of the reference.
-      places: where the file's framework keeps each canonical value, see `Layout` there.
+      places: where the file's framework keeps each canonical value, see `Layout` there; `places_in_layers`: the same
+        for the parameters of `Network.layers`, by `layer.kind`.
       has_loss: whether the file has a loss of its own.
     """
 
@@ -93,6 +103,7 @@ class Result:
     initial: dict[str, Weights]
     shapes: dict[str, tuple[int, ...]]
     places: dict[str, Array]
+    places_in_layers: dict[str, Array]
     has_loss: bool = False
 
 
@@ -101,7 +112,7 @@ def main(make: Callable[[ModuleType, Batch, int], Network], file: str) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--batch", type=Path, required=True)
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path)
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
@@ -114,14 +125,68 @@ def main(make: Callable[[ModuleType, Batch, int], Network], file: str) -> None:
         if not callable(vars(module).get("make_network")):
             sys.exit(f"{path}: has no function make_network(image_shape, num_classes)")
         network = make(module, batch, given.seed)
-        names = read_names(given.folder / NAMES_FILE, file, network, reference) if reference else {}
-        result = run(network, batch, reference, names)
-        result.has_loss = "loss" in vars(module)
+        if given.output:
+            names = read_names(given.folder / NAMES_FILE, file, network, reference) if reference else {}
+            result = run(network, batch, reference, names)
+            result.has_loss = "loss" in vars(module)
+            given.output.write_bytes(pickle.dumps(result))
+        else:
+            answer_requests(network)
     except UserError as error:
         sys.exit(str(error))
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the line is told
         sys.exit(f"{where(error, path)}: {type(error).__name__}: {error}")
-    given.output.write_bytes(pickle.dumps(result))
+
+
+@dataclass(frozen=True)
+class Request:
+    """A pass of images through the network, in training or not.
+
+    Attributes:
+      weights: `layer.kind` -> what the layers of `Network.layers` have.
+      gradient: of something by the output (n, classes); None: the output itself is wanted.
+    """
+
+    weights: Weights
+    images: Array
+    training: bool
+    gradient: Array | None = None
+
+
+def answer_requests(network: Network) -> None:
+    """Reads pickled requests from standard input until it ends, and writes the answers to standard output.
+
+    An answer is the output; or `layer.kind` -> the gradients of what is trained, and the running statistics after the
+    pass, whose variances are unbiased.
+    """
+    network.loss = lambda outputs, gradient: network.total(outputs * gradient)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what the user's code prints is no answer
+    with suppress(EOFError):
+        while True:
+            request: Request = pickle.load(sys.stdin.buffer)  # noqa: S301 - this program's own
+            for name, layer in network.layers.items():
+                own = {kind: request.weights.get(f"{name}.{kind}", array) for kind, array in layer.get().items()}
+                layer.set(own)
+            trace = Trace()
+            answer: Array | Weights = network.forward(request.images, trace, request.training)
+            if request.gradient is not None:
+                answer = passed_back(network, trace, request, request.gradient)
+            pickle.dump(answer, answers)
+            answers.flush()
+
+
+def passed_back(network: Network, trace: Trace, request: Request, gradient: Array) -> Weights:
+    """The gradients and statistics of a request; `trace` is of its forward pass, which has moved the statistics."""
+    statistics = {name: array for name, array in in_layers(network).items() if name.endswith(STATISTICS)}
+    for call in trace.calls if network.biased else ():
+        if (name := f"{call.layer}.variance") in statistics and "mean" in call.weights:
+            kept, count = 1 - call.settings[NEW_SHARE], call.input[..., 0].size
+            new = statistics[name] - kept * request.weights[name]
+            statistics[name] = statistics[name] + new / max(1, count - 1)
+    _, gradients = network.gradients(request.images, gradient)
+    of_layers = ((f"{name}.{kind}", array) for name, of in gradients.items() for kind, array in of.items())
+    return dict(of_layers) | statistics
 
 
 def read_names(path: Path, file: str, network: Network, reference: Result) -> dict[str, str]:
@@ -211,7 +276,7 @@ def run(network: Network, batch: Batch, reference: Result | None, names: Mapping
         evaluation.dropouts,
         initial,
         reference.shapes if reference else shapes_of(trace),
-        find_places(network, trace, reference.trace if reference else trace),
+        *find_places(network, trace, reference.trace if reference else trace),
     )
 
 
@@ -220,8 +285,8 @@ def shapes_of(trace: Trace) -> dict[str, tuple[int, ...]]:
     return {f"{call.layer}.{kind}": array.shape for call in trace.calls for kind, array in call.weights.items()}
 
 
-def find_places(network: Network, trace: Trace, reference: Trace) -> dict[str, Array]:
-    """Sets the layers to the numbers of canonical values, and reads where they have gone."""
+def find_places(network: Network, trace: Trace, reference: Trace) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Sets the layers to the numbers of canonical values, and reads where they have gone: in arrays and in layers."""
     numbers: dict[str, Weights] = {}  # by the layers of the reference
     start = 0
     for name, shape in shapes_of(reference).items():
@@ -236,7 +301,16 @@ def find_places(network: Network, trace: Trace, reference: Trace) -> dict[str, A
             theirs = numbers[reference.calls[paired].layer]
             of_port = {kind: trace.to_port(call, kind, theirs[kind]) for kind in call.weights if kind in theirs}
             network.layers[call.layer].set({**call.weights, **of_port})
-    return {name: np.rint(array).astype(np.int64) for name, array in network.arrays().items() if (array >= 0).all()}
+    found = (network.arrays(), in_layers(network))
+    arrays, layers = (
+        {name: np.rint(array).astype(np.int64) for name, array in of.items() if (array >= 0).all()} for of in found
+    )
+    return arrays, layers
+
+
+def in_layers(network: Network) -> Weights:
+    """`layer.kind` of every parameter -> its value."""
+    return {f"{name}.{kind}": array for name, layer in network.layers.items() for kind, array in layer.get().items()}
 
 
 def evaluated(calls: Sequence[Call], again: Sequence[Call]) -> list[Array | None]:

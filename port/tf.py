@@ -116,12 +116,15 @@ def attention(layer: layers.MultiHeadAttention, name: str) -> Layer:
 class Network:
     """See `port.run.Network`."""
 
+    total = staticmethod(tf.reduce_sum)
+    biased = True
+
     def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
         keras.config.set_floatx("float64")
         keras.config.set_dtype_policy("float64")
         keras.utils.set_random_seed(seed % 2**32)
-        self.loss = loss_of(module, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        self.by_file = "loss" in vars(module)
+        usual = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.loss = loss_of(module, lambda outputs, labels: usual(labels, outputs))
         self.network = only_made(module.make_network(tuple(batch.images.shape[1:]), batch.num_classes))
         self.network(ops.convert_to_tensor(batch.images))  # makes the weights of layers that don't have them yet
         self.layers: dict[str, Layer] = {}
@@ -212,7 +215,7 @@ class Network:
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
         with tf.GradientTape() as tape:
             outputs = self.network(ops.convert_to_tensor(images), training=True)
-            loss = self.loss(outputs, labels) if self.by_file else self.loss(labels, outputs)
+            loss = self.loss(outputs, labels)
         trained = self.network.trainable_variables
         gradients = dict(zip(map(id, trained), tape.gradient(loss, trained), strict=True))
         return float(loss), {

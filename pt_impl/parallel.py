@@ -19,8 +19,10 @@ def parallelize(network: nn.Module, config: TrainConfig, device: torch.device) -
       network: has its weights and is on its device; in a pipeline, this rank's stage, see pt_impl/pipeline.py.
     """
     match config.strategy:
-        case "ddp":
-            return DistributedDataParallel(network, device_ids=[device] if device.type == "cuda" else None)
+        case "ddp" | "ddp_find_unused_parameters_true":
+            unused = config.strategy == "ddp_find_unused_parameters_true"
+            device_ids = [device] if device.type == "cuda" else None
+            return DistributedDataParallel(network, device_ids=device_ids, find_unused_parameters=unused)
         case "dp":
             return DataParallel(network, list(range(config.num_gpus)))
         case "fsdp":

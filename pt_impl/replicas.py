@@ -16,7 +16,7 @@ from common.platform.rendezvous import LOOPBACK, find_interface, find_rendezvous
 from common.spec.options import Strategy, TrainConfig
 
 # For several devices, "auto" means the first of these; see pt_impl/parallel.py.
-STRATEGIES: tuple[Strategy, ...] = ("ddp", "dp", "fsdp", "pipeline")
+STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "dp", "fsdp", "pipeline")
 
 
 def setup_replica_process(config: TrainConfig) -> None:

@@ -5,7 +5,7 @@ from lightning.pytorch import strategies
 from common.spec.options import Strategy, TrainConfig
 
 # For several devices, "auto" means the first of these.
-STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp", "pipeline")
+STRATEGIES: tuple[Strategy, ...] = ("ddp", "ddp_find_unused_parameters_true", "fsdp", "pipeline")
 
 
 def make_strategy(config: TrainConfig) -> str | strategies.Strategy:

@@ -56,6 +56,7 @@ CODE = (
     "common",
     "networks",
     "comparison",
+    "port",
     *{implementations.folder_of(name) for name in implementations.IMPLEMENTATIONS},
 )
 

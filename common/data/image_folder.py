@@ -92,8 +92,8 @@ def list_images(source: Path) -> Listing:
         left_out += [path for paths in _content(source) for path in paths if path not in parts]
         train, test = map(images_of_classes, parts)
         if unknown := sorted(set(test) - set(train)):
-            of_train, of_test = (part.name for part in parts)
-            raise UserError(f"--dataset {source}: {of_test}/{unknown[0]} is a class that {of_train}/ doesn't have")
+            first, second = (part.name for part in parts)
+            raise UserError(f"--dataset {source}: {second}/{unknown[0]} is a class that {first}/ doesn't have")
     else:
         whole = images_of_classes(source)
         test = {name: files[4::5] for name, files in whole.items()}
@@ -110,11 +110,10 @@ def list_images(source: Path) -> Listing:
             raise UserError(f"--dataset {source}: no images of class {name} for training ({shown})")
     if not any(test.values()):
         raise UserError(f"--dataset {source}: no images to test on; a class needs five, of which one is a test image")
-
-    def labelled(images: dict[str, list[Path]]) -> Labelled:
-        return [(path, label) for label, name in enumerate(train) for path in images.get(name, [])]
-
-    return Listing([*train], labelled(train), labelled(test), left_out)
+    of_train, of_test = (
+        [(path, label) for label, name in enumerate(train) for path in images.get(name, [])] for images in (train, test)
+    )
+    return Listing([*train], of_train, of_test, left_out)
 
 
 def _parts(source: Path) -> tuple[Path, Path] | None:

@@ -98,6 +98,7 @@ class NetworkSpec:
           UserError: the folder has no such file.
         """
         if self.is_own:
+            own_network.check_file(self.name, framework)
             of_user = load_module(Path(self.name) / own_network.FILES[framework])
             return of_user.make_network(self.image_shape, self.num_classes)
         module = f"{FOLDERS[self.name]}.{framework}"
@@ -117,6 +118,14 @@ class NetworkSpec:
         if not self.is_own:
             return None
         return own_network.read_layout(self.name, self.image_shape, self.num_classes, framework)
+
+    @property
+    def draws_by_itself(self) -> bool:
+        """Whether it has dropout for which each framework draws random numbers of its own."""
+        return self.is_own and own_network.read_prepared(self._prepared()).drops
+
+    def _prepared(self) -> Path:
+        return own_network.prepare(self.name, self.image_shape, self.num_classes)
 
     @property
     def normalises(self) -> bool:

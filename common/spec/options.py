@@ -17,6 +17,7 @@ from common.platform.cli import as_typed, option_name
 from common.spec.batches import Plan
 from common.spec.networks import FOLDERS
 from common.spec.optimizers import RULES, OptimizerName
+from common.spec.own_network import is_folder
 from common.spec.schedules import SCHEDULES, ScheduleName
 
 # --- What an option is ---
@@ -86,7 +87,16 @@ ABOUT_MODES: dict[Mode, str] = {
 ABOUT_MODE = "; ".join(f"{mode}: {words}" for mode, words in ABOUT_MODES.items()) + "; see docs/performance.md"
 Accelerator = Literal["cpu", "gpu"]
 # Lightning's names, for the strategies that Lightning has.
-Strategy = Literal["single_device", "ddp", "dp", "fsdp", "mirrored", "multi_worker_mirrored", "pipeline"]
+Strategy = Literal[
+    "single_device",
+    "ddp",
+    "ddp_find_unused_parameters_true",
+    "dp",
+    "fsdp",
+    "mirrored",
+    "multi_worker_mirrored",
+    "pipeline",
+]
 DEVICES_OF: dict[str, int] = {"single_device": 1, "pipeline": 2}  # strategies with a fixed number of devices
 Precision = Literal["32", "64", "bf16-mixed", "16-mixed"]  # Lightning's names
 
@@ -249,9 +259,10 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     launcher says, else 1"""
     strategy: Literal["auto", Strategy] = option("machine", "auto", neutral="single_device")
     """how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the whole network and
-    a shard of the batch; dp (PyTorch, GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of
-    every weight, gradient and optimizer state, and a shard of the batch; pipeline (not Keras): each of two devices has
-    one stage of the network. auto: single_device for one device, mirrored or ddp for several"""
+    a shard of the batch; ddp_find_unused_parameters_true: ddp that looks for weights without a gradient; dp (PyTorch,
+    GPUs): torch.nn.DataParallel; fsdp (PyTorch, Lightning): each has its share of every weight, gradient and optimizer
+    state, and a shard of the batch; pipeline (not Keras): each of two devices has one stage of the network. auto:
+    single_device for one device, mirrored or ddp for several"""
     stages: tuple[Accelerator, Accelerator] | None = option("machine", None)
     """where the two stages of --strategy pipeline are: cpu or gpu, each; unset: both on --accelerator"""
     microbatches: Number = option("machine", 1)
@@ -313,6 +324,11 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     def network_name(self) -> str:
         """For people, and for names of folders: that of `--model`, or of the user's folder."""
         return Path(self.model).name
+
+    @property
+    def has_own_network(self) -> bool:
+        """Whether `--model` names a folder of the user's."""
+        return is_folder(self.model)
 
     @property
     def dataset_name(self) -> str:

@@ -24,7 +24,7 @@ from common.platform.machine import REPOSITORY
 FILES = {"pt": "pt.py", "tf": "tf.py", "jax": "jax.py"}  # framework -> its file in a network's folder
 NETWORK_FILE = "network.json"
 COPIES = "network"  # the folder in that of a comparison
-FORMAT = 1  # of the files in the cache
+FORMAT = 2  # of the files in the cache
 
 Shape = tuple[int, int, int]
 
@@ -114,14 +114,23 @@ def read_initial_weights(model: str, image_shape: Shape, num_classes: int, seed:
 
 
 @cache
-def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str) -> Layout:
-    """The layout in a framework, a key of FILES. Raises UserError."""
+def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str, of: str = "arrays") -> Layout:
+    """The layout in a framework, a key of FILES: of its arrays, or of its layers as `port.run` sees them (`layers`).
+
+    Raises UserError.
+    """
     place = prepare(model, image_shape, num_classes, [framework])
-    return Layout(read_prepared(place).parameters, read_safetensors(place / layout_file(framework)))
+    return Layout(read_prepared(place).parameters, read_safetensors(place / layout_file(framework, of)))
 
 
-def layout_file(framework: str) -> str:
-    return f"layout-{framework}.safetensors"
+def layout_file(framework: str, of: str = "arrays") -> str:
+    return f"{of}-{framework}.safetensors"
+
+
+def prepared_files(model: str, image_shape: Shape, num_classes: int) -> list[str]:
+    """The keys of FILES whose layouts are known already. Raises UserError."""
+    place = prepare(model, image_shape, num_classes)
+    return [name for name in FILES if (place / layout_file(name)).exists()]
 
 
 def weights_file(seed: int) -> str:
@@ -155,8 +164,7 @@ def prepare(
     if all((place / name).exists() for name in wanted):
         return place
     for framework in frameworks:
-        if not (folder / FILES[framework]).is_file():
-            raise UserError(f"--model {model}: has no {FILES[framework]}")
+        check_file(model, framework)
     place.mkdir(parents=True, exist_ok=True)
     with lock_file(place / ".lock", wait=True):
         if all((place / name).exists() for name in wanted):  # made by another process meanwhile
@@ -185,6 +193,12 @@ def copy_into(model: str, comparison: Path, image_shape: Shape, num_classes: int
 def drops_by_itself(comparison: Path) -> bool:
     """Whether a comparison is of a network of the user's with dropout, whose losses differ between frameworks."""
     return any(read_prepared(path.parent).drops for path in comparison.glob(f"{COPIES}/*/{NETWORK_FILE}"))
+
+
+def check_file(model: str, framework: str) -> None:
+    """Raises UserError if the folder has no file for the framework."""
+    if not Path(model, FILES[framework]).is_file():
+        raise UserError(f"--model {model}: has no {FILES[framework]}")
 
 
 def own_files(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from common.record.results import TurnLine
-from common.spec.own_network import is_folder
+from common.spec.own_network import drops_by_itself
 from comparison.measure.rounds import other_load
 from comparison.measure.row import Row
 from comparison.measure.table import MOST_OFF_THE_CLOCK, Table
@@ -30,8 +30,8 @@ def find_cautions(
         *_unproved(tables, options.verify != "never"),
         *_code_and_machine(succeeded),
         *_groups(runs),
-        *_sessions(tables, shown),
-        *_disturbed(shown, turns[turns["table"] > 0], options),
+        *_sessions(shown),
+        *_disturbed(shown, turns[turns["table"] > 0]),
     ]
     for row in (row for table in tables for row in table.rows):
         who = f"{row.title}{variant_in_brackets(row.variant)}"
@@ -51,16 +51,13 @@ def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
             "no proof that the rows train identically (--verify never): ratios may compare rows that train differently"
         )
     for row in (row for table in tables for row in table.rows if row.num_runs) if asked else ():
-        own = is_folder(row.results[0].config.model)  # it has no formulas; conclusions say that it is not audited
-        if not own and not row.audited_steps and not row.audit_failure:
+        drops = drops_by_itself(row.in_table.folder)  # conclusions say that it is not audited
+        if not drops and not row.audited_steps and not row.audit_failure:
             yield f"{row.title}: no step of its timed runs was audited: {row.why_not_audited}"
         if step := row.unexplained_jump:
-            not_audited, again = (
-                ("", "") if own else (", and the steps around were not audited", "; --resume audits them")
-            )
             yield (
-                f"{row.title}: its losses suddenly part from the first row's at step {step}{not_audited}, so it may"
-                f" train differently from there{again}"
+                f"{row.title}: its losses suddenly part from the first row's at step {step}, and the steps around were"
+                " not audited, so it may train differently from there; --resume audits them"
             )
 
 
@@ -83,16 +80,13 @@ def _code_and_machine(runs: pd.DataFrame) -> Iterator[str]:
         yield f"the code changed between runs: uncommitted changes at commit {codes[0]}"
 
 
-def _sessions(tables: Sequence[Table], runs: pd.DataFrame) -> Iterator[str]:
-    sessions_of_rounds = runs.groupby(["table", "seed", "round"])["session"].nunique()
-    for table, (_, sessions) in zip(
-        (of for of in tables if of.finished), sessions_of_rounds.groupby(level="table"), strict=True
-    ):
-        if split := (sessions > 1).sum():
-            yield (
-                f"{split} of {len(sessions)} rounds{variant_in_brackets(table.variant)} were finished later (--resume):"
-                " their runs took place at different times and form no pairs, so ratios use only the other rounds"
-            )
+def _sessions(runs: pd.DataFrame) -> Iterator[str]:
+    sessions = runs.groupby(["table", "seed", "round"])["session"].nunique()
+    if split := (sessions > 1).sum():
+        yield (
+            f"{split} of {len(sessions)} rounds were finished later (--resume): their runs took place at different"
+            " times and form no pairs, so ratios use only the other rounds"
+        )
 
 
 def _groups(runs: pd.DataFrame) -> Iterator[str]:
@@ -108,31 +102,18 @@ def _groups(runs: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame, options: CompareConfig) -> Iterator[str]:
+def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame) -> Iterator[str]:
     """One warning for all disturbed turns and rounds, also in a sweep."""
     rounds = runs.groupby(["table", "seed", "round"])["disturbed"].any()
     disturbed, disturbed_turns = rounds.sum(), (~turns["quiet"]).sum()
     if not disturbed and not disturbed_turns:
         return
-    loads = runs["run"].map(lambda run: max(_loads(run, run.turns)))
-    worst = runs.iloc[int(loads.argmax())]
-    again = (rounds.index.get_level_values("round") > options.repeats).sum()
-    left = len(rounds) - disturbed
-    if not disturbed:
-        follows = "they are left out"
-    elif runs["busy"].any():
+    load = max(max(_loads(run, run.turns)) for run in runs["run"])
+    what = f"{disturbed} of {len(rounds)} rounds" if disturbed else f"{disturbed_turns} of {len(turns)} turns"
+    follows = "speeds and ratios are from the others"
+    if runs["busy"].any():
         follows = f"speeds marked with * are those of a busy machine; {QUIETER}"
-    else:
-        follows = f"they are left out: speeds and ratios are from the other {left}"
-    what = f"{disturbed_turns} of {len(turns)} turns were"
-    if disturbed:
-        what = f"{disturbed} of {len(rounds)} rounds {'was' if disturbed == 1 else 'were'}"
-        what = what if len(rounds) > 1 else "the only round was"
-    yield (
-        f"{what} disturbed: other programs used up to {loads.max():{SHARE}} of the cores"
-        f" ({worst['title']}, seed {worst['seed']}, round {worst['round']}); {follows}"
-        f"{f'; extra rounds run instead: {again}' if again else ''}"
-    )
+    yield f"disturbed: {what}: other programs used up to {load:{SHARE}} of the cores; {follows}"
 
 
 def _loads(run: Run, turns: Sequence[TurnLine]) -> list[float]:
@@ -170,22 +151,14 @@ def _in_no_speed(row: Row, who: str) -> Iterator[str]:
 
 def _short_of_cores(row: Row, who: str) -> Iterator[str]:
     """Warns of more threads than cores, and of a container's CPU limit that paused the runs."""
-    if result := row.first:
-        cores = result.config.nodes * result.machine.cores
-        crowding = too_many_threads(result.devices, result.threads_per_device, cores)
-        if result.accelerator == "cpu" and crowding:
-            yield f"{who}: {crowding}"
+    if (result := row.first) and result.accelerator == "cpu":
+        cores, threads = result.config.nodes * result.machine.cores, result.threads_per_device
+        if result.devices * threads > cores:
+            number = f"{result.devices} x {threads} threads on {cores} cores"
+            yield f"{who}: {number} wait for each other; use fewer devices or threads"
     share = row.measured["throttled"].mean()
     if share > MOST_THROTTLED:
         yield (
             f"{who}: this container's CPU limit paused it in {share:{SHARE}} of the scheduler's periods,"
             " so its speeds are too low; a smaller --threads-per-device or a higher limit avoids that"
         )
-
-
-def too_many_threads(devices: int, threads: int, cores: int) -> str | None:
-    """What to say of more threads than cores, before the runs and after them; None if there are enough cores."""
-    if devices * threads <= cores:
-        return None
-    instead = "--threads-per-device auto divides the cores" if devices <= cores else f"use at most {cores} devices"
-    return f"{devices} x {threads} threads on {cores} cores wait for each other; {instead}"

@@ -7,12 +7,11 @@ page, CSV, JSON, `comparison.load` and docs/columns.md go through the list that 
 from collections.abc import Callable
 from functools import cached_property
 from inspect import getdoc
-from typing import Any, Literal, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from comparison.numbers import Form, text
 
 T = TypeVar("T")
-Best = Literal["lowest", "fastest"]
 
 
 class Column(cached_property[T]):
@@ -23,7 +22,6 @@ class Column(cached_property[T]):
       tables: names of the tables that show it, in the order of the class; none if it is only stored.
       form: the value as text; None is always shown as empty text, and never as a zero.
       stored: whether files and DataFrames have it; otherwise it is only shown.
-      best: in the table to decide by: whether the lowest value is the best, or that of the fastest row; None: neither.
     """
 
     def __init__(
@@ -33,11 +31,10 @@ class Column(cached_property[T]):
         tables: tuple[str, ...] = (),
         form: Form = str,
         stored: bool = True,
-        best: Best | None = None,
     ) -> None:
         super().__init__(value)
         self.about = " ".join((getdoc(value) or "").split())
-        self.heading, self.tables, self.form, self.stored, self.best = heading, tables, form, stored, best
+        self.heading, self.tables, self.form, self.stored = heading, tables, form, stored
 
     @property
     def name(self) -> str:

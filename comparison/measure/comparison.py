@@ -3,21 +3,15 @@
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from common.record.results import EpochLine, TurnLine
 from comparison.lockstep import different_settings
 from comparison.measure.cautions import find_cautions
 from comparison.measure.columns import columns_of
-from comparison.measure.frames import (
-    epochs_frame,
-    lines_of_runs,
-    lines_of_turns,
-    make_frame,
-    runs_frame,
-    steps_frame,
-    turns_frame,
-)
+from comparison.measure.frames import fields_of, lines_frame, lines_of_runs, lines_of_turns, make_frame, runs_frame
 from comparison.measure.rounds import is_round_disturbed, is_round_due
 from comparison.measure.row import Row
 from comparison.measure.sweep import Study, make_sweep_study
@@ -89,18 +83,28 @@ class Comparison:
     @cached_property
     def epochs(self) -> pd.DataFrame:
         """A line for each evaluation of each run that has succeeded; `run_dir` names the run."""
-        return epochs_frame(self.lines, self.runs)
+        return lines_frame(self.lines, self.runs, fields_of(EpochLine), lambda run: [dict(line) for line in run.epochs])
 
     @cached_property
     def turns(self) -> pd.DataFrame:
         """A line for each turn of each run that has succeeded, see `common.record.results.TurnLine`; `run_dir` names
         the run. The runs of a round that have the same cycle trained within the same seconds."""
-        return turns_frame(self.lines, self.runs)
+        columns = {**fields_of(TurnLine), "images_per_second": float}
+
+        def turns(run: Run) -> list[dict[str, Any]]:
+            return [{name: getattr(turn, name) for name in columns} for turn in run.turns]
+
+        return lines_frame(self.lines, self.runs, columns, turns)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
         """A line for each training step of each run that has succeeded; `run_dir` names the run."""
-        return steps_frame(self.lines, self.runs)
+
+        def steps(run: Run) -> list[dict[str, Any]]:
+            epoch_of = run.result.plan.epoch_of if run.result else int
+            return [{"epoch": epoch_of(step), "step": step, "loss": loss} for step, loss in enumerate(run.losses, 1)]
+
+        return lines_frame(self.lines, self.runs, {"epoch": int, "step": int, "loss": float}, steps)
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pandas as pd
 from pydantic import BaseModel
 
-from common.record.results import EpochLine, RunResult, TurnLine
+from common.record.results import RunResult
 from common.record.timeline import PHASES
 from common.spec.options import TRAINED, TrainConfig, options_of_kind
 from comparison.measure.rounds import is_round_disturbed
@@ -28,7 +28,7 @@ WHICH_RUN = ["run_dir", "table", "implementation", "mode", "variant", "seed", "r
 ROUND = ["seed", "round", "session", "group"]
 
 
-def _fields(schema: type[BaseModel], names: Collection[str] | None = None) -> dict[str, Any]:
+def fields_of(schema: type[BaseModel], names: Collection[str] | None = None) -> dict[str, Any]:
     """Name -> type, in the order of the schema: the fields in `names`, or else all but its version and kind."""
     chosen = schema.model_fields.keys() - {"schema_version", "kind"} if names is None else names
     return {name: field.annotation for name, field in schema.model_fields.items() if name in chosen}
@@ -47,10 +47,10 @@ def _leaves(annotation: Any) -> set[type]:
 
 
 # The columns of runs with their types. The result also has a number called warmup_steps; the column is the option.
-OF_A_RUN = {"run_dir": str, "table": int, **_fields(Record)}
-OF_A_RUN |= _fields(TrainConfig, options_of_kind(TrainConfig, *TRAINED))
+OF_A_RUN = {"run_dir": str, "table": int, **fields_of(Record)}
+OF_A_RUN |= fields_of(TrainConfig, options_of_kind(TrainConfig, *TRAINED))
 OF_A_RUN |= {
-    name: kind for name, kind in _fields(RunResult).items() if _leaves(kind) <= DTYPES.keys() and name not in OF_A_RUN
+    name: kind for name, kind in fields_of(RunResult).items() if _leaves(kind) <= DTYPES.keys() and name not in OF_A_RUN
 }
 OF_A_RUN |= {f"{phase}_seconds": float for phase in PHASES}
 
@@ -129,30 +129,7 @@ def runs_frame(lines: pd.DataFrame) -> pd.DataFrame:
     return make_frame(cells, OF_A_RUN)
 
 
-def epochs_frame(lines: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """A line for each evaluation of each run that has succeeded."""
-    return _lines_frame(lines, runs, _fields(EpochLine), lambda run: [dict(line) for line in run.epochs])
-
-
-def turns_frame(lines: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """A line for each turn of each run that has succeeded: the samples that ratios are from."""
-    columns = {**_fields(TurnLine), "images_per_second": float}
-    return _lines_frame(
-        lines, runs, columns, lambda run: [{name: getattr(turn, name) for name in columns} for turn in run.turns]
-    )
-
-
-def steps_frame(lines: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """A line for each training step of each run that has succeeded."""
-
-    def steps(run: Run) -> list[dict[str, Any]]:
-        epoch_of = run.result.plan.epoch_of if run.result else int
-        return [{"epoch": epoch_of(step), "step": step, "loss": loss} for step, loss in enumerate(run.losses, 1)]
-
-    return _lines_frame(lines, runs, {"epoch": int, "step": int, "loss": float}, steps)
-
-
-def _lines_frame(
+def lines_frame(
     lines: pd.DataFrame,
     runs: pd.DataFrame,
     columns: dict[str, Any],

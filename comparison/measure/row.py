@@ -11,7 +11,6 @@ from common.resolve import describe_settings
 from common.spec.options import Mode
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.measure.columns import Column, column, shown, stored
-from comparison.measure.lines_of_code import lines_of_training
 from comparison.measure.status import DIFFERENT, ProvedRow, Status
 from comparison.measure.table import speed_ratio
 from comparison.numbers import (
@@ -21,7 +20,6 @@ from comparison.numbers import (
     RATIO,
     SHARE,
     difference,
-    least_most,
     mebibytes,
     rate,
     seconds,
@@ -38,7 +36,6 @@ ROW_TABLES = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", 
 DETAILED = (DETAILS, TIMES, DEVICE)
 # Those of all rows of a sweep, in their order:
 SWEEP_TABLES = SWEEP_SPEED, SWEEP_ACCURACY, SWEEP_LEARNING = "sweep speed", "sweep accuracy", "sweep learning"
-DECISION = "decision"  # the report's table to choose by
 ABOUT_PHASES: dict[Phase, str] = {
     "imports": "Python and the framework's libraries",
     "data": "reading the data set",
@@ -110,9 +107,9 @@ class Row(ProvedRow):
         """Images per second of the measured runs."""
         return self.measured["speed"].dropna()
 
-    def _quartile(self, share: float) -> float | None:
-        """A quartile of the speeds; None with too few runs."""
-        return _known(self.speeds.quantile(share)) if len(self.speeds) >= MIN_FOR_QUARTILES else None
+    def _speed_at(self, share: float) -> float | None:
+        """A quartile of the speeds; with too few runs, the lowest or the highest."""
+        return _known(self.speeds.quantile(share if len(self.speeds) >= MIN_FOR_QUARTILES else round(share)))
 
     @cached_property
     def _ratio(self) -> Ratio | None:
@@ -127,10 +124,6 @@ class Row(ProvedRow):
         accuracy = self.in_table.options.target_accuracy
         reached = [run.reach(accuracy) for run in self.runs["run"]]
         return pd.DataFrame(reached, columns=Reach._fields, dtype=float)
-
-    def _target_quartile(self, share: float) -> float | None:
-        seconds = self._reached["seconds"]
-        return _known(seconds.quantile(share)) if seconds.notna().all() else None
 
     @cached_property
     def _rounding(self) -> tuple[float | None, float | None]:
@@ -169,8 +162,6 @@ class Row(ProvedRow):
         return self.judgement[0]
 
     num_runs = stored("Number of runs that have succeeded.", lambda row: len(row.runs), int)
-    num_failed = stored("Number of runs that have failed.", lambda row: len(row.failed), int)
-
     devices = stored("Number of replicas.", lambda row: row.first and row.first.devices, int | None)
     settings = stored(
         "Precision, and whether compiled, as set by `--mode` or the options.",
@@ -189,7 +180,7 @@ class Row(ProvedRow):
         "Number of seeds that accuracy and loss are averaged over.", lambda row: row.runs["seed"].nunique(), int
     )
 
-    @column("test\naccuracy", MAIN, SWEEP_ACCURACY, DECISION, form=ACCURACY)
+    @column("test\naccuracy", MAIN, SWEEP_ACCURACY, form=ACCURACY)
     def test_accuracy(self) -> float | None:
         """Share of test images classified correctly: mean over seeds."""
         return self._accuracy and self._accuracy.estimate
@@ -197,7 +188,7 @@ class Row(ProvedRow):
     test_accuracy_low = stored("Lower end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.low)
     test_accuracy_high = stored("Upper end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.high)
 
-    @shown("95 %\npoints", MAIN, SWEEP_ACCURACY, DECISION, form="±{:.2f}".format)
+    @shown("95 %\npoints", MAIN, SWEEP_ACCURACY, form="±{:.2f}".format)
     def plus_minus(self) -> float | None:
         """Half the width of the accuracy's 95 % interval, in percentage points."""
         low, high = self.test_accuracy_low, self.test_accuracy_high
@@ -210,40 +201,19 @@ class Row(ProvedRow):
 
     # --- Columns: speed ---
 
-    @column("\nimages/s", MAIN, SWEEP_SPEED, DECISION, form=rate, best="fastest")
+    @column("\nimages/s", MAIN, SWEEP_SPEED, form=rate)
     def images_per_second(self) -> float | None:
         """Training images per second in usual turns: the median over the runs of undisturbed rounds, if there are."""
         return _median(self.speeds)
 
-    images_per_second_min = stored("Lowest value of the same runs.", lambda row: _known(row.speeds.min()))
-    images_per_second_q1 = stored(
-        "Lower quartile of the same runs; missing if there are fewer than four.", lambda row: row._quartile(0.25)
+    images_per_second_low = stored(
+        "Lower quartile of the same runs; with fewer than four, the lowest value.", lambda row: row._speed_at(0.25)
     )
-    images_per_second_q3 = stored("Upper quartile.", lambda row: row._quartile(0.75))
-    images_per_second_max = stored("Highest value of the same runs.", lambda row: _known(row.speeds.max()))
-
-    @property
-    def spread(self) -> tuple[float | None, float | None]:
-        """The ends of the middle half of the speeds or, with fewer than four runs, the lowest and the highest."""
-        if self.images_per_second_q1 is None:
-            return self.images_per_second_min, self.images_per_second_max
-        return self.images_per_second_q1, self.images_per_second_q3
-
-    @shown("of the\nfastest", DECISION, form=SHARE, best="fastest")
-    def share_of_fastest(self) -> float | None:
-        """The ratio to the fastest row's speed, where the difference is significant."""
-        measured = [row for row in self.in_table.rows if row.ratio is not None]
-        if self not in measured:
-            return None
-        fastest = max(measured, key=lambda row: row.ratio)
-        if self is fastest:  # which is not known if no other row is significantly slower
-            return 1.0 if any(row.share_of_fastest for row in measured if row is not self) else None
-        ratio = speed_ratio(fastest, self)
-        return ratio.estimate if ratio and ratio.verdict == "slower" else None
+    images_per_second_high = stored("Upper quartile, or the highest value.", lambda row: row._speed_at(0.75))
 
     @shown("images/s\nspread", MAIN, SWEEP_SPEED)
     def shown_spread(self) -> str:
-        low, high = self.spread
+        low, high = self.images_per_second_low, self.images_per_second_high
         return span(low, high, short_rate) if low != high else ""
 
     @column()
@@ -272,12 +242,9 @@ class Row(ProvedRow):
         usual = sum(turns["images"].sum() / typical_speed(turns["images_per_second"].tolist()) for _, turns in runs)
         return max(0.0, 1 - float(usual / self.counting_turns["seconds"].sum()))
 
-    ratio_min = stored("Lowest ratio of a single round.", lambda row: row._ratio and row._ratio.least)
-    ratio_max = stored("Highest ratio of a single round.", lambda row: row._ratio and row._ratio.most)
-
     @column("\nratio", MAIN, SWEEP_SPEED, form=RATIO)
     def ratio(self) -> float | None:
-        """Images per second divided by the first row's; missing if there are no turns and fewer than three rounds."""
+        """Images per second divided by the first row's; without turns, three rounds are needed for an interval."""
         if self.is_reference:
             return 1.0 if len(self.speeds) and not self.has_no_ratio else None
         return self._ratio and self._ratio.estimate
@@ -289,12 +256,6 @@ class Row(ProvedRow):
     def ratio_interval(self) -> str:
         return span(self.ratio_low, self.ratio_high)
 
-    @shown("ratio in\nfew rounds", MAIN, SWEEP_SPEED)
-    def few_rounds(self) -> str:
-        if self.ratio is not None or self.ratio_min is None or self.ratio_max is None:
-            return ""
-        return least_most((self.ratio_min, self.ratio_max), to="-")
-
     @column("\nverdict", DETAILS)
     def verdict(self) -> Verdict | None:
         """`faster`, `slower` or `no difference shown`."""
@@ -302,7 +263,7 @@ class Row(ProvedRow):
 
     # --- Columns: seconds ---
 
-    @column("start-up\ns", DECISION, form=seconds, best="lowest")
+    @column("start-up\ns", TIMES, form=seconds)
     def startup_seconds(self) -> float | None:
         """From the command to the end of the first step: median over the runs of the first round, which start alone."""
         return _median(self.started_alone["startup_seconds"])
@@ -325,12 +286,12 @@ class Row(ProvedRow):
 
     # --- Columns: resources ---
 
-    @column("memory\nMiB", TIMES, DECISION, form=mebibytes, best="lowest")
+    @column("memory\nMiB", TIMES, form=mebibytes)
     def peak_memory_bytes(self) -> int | None:
         """The peak of all processes of a run together: the largest of all runs."""
         return _largest(self.runs["peak_memory_bytes"])
 
-    @column("GPU memory\nMiB", DEVICE, DECISION, form=mebibytes, best="lowest")
+    @column("GPU memory\nMiB", DEVICE, form=mebibytes)
     def device_peak_memory_bytes(self) -> int | None:
         """The peak on all GPUs of a run together: the largest of all runs."""
         return _largest(self.runs["device_peak_memory_bytes"])
@@ -345,7 +306,7 @@ class Row(ProvedRow):
         """Share of the GPUs' time: median over runs."""
         return _median(self.runs["gpu_utilisation"])
 
-    @column("joules\nper image", DEVICE, DECISION, form=".2g", best="lowest")
+    @column("joules\nper image", DEVICE, form=".2g")
     def joules_per_image(self) -> float | None:
         """Energy of the GPUs for each training image: median over runs."""
         return _median(self.measured["joules_per_image"])
@@ -382,29 +343,6 @@ class Row(ProvedRow):
         """Of training and evaluation until the target, without start-up: mean, if all runs reached it."""
         return _mean(self._reached["seconds"])
 
-    target_seconds_q1 = stored("Lower quartile of these seconds.", lambda row: row._target_quartile(0.25))
-    target_seconds_q3 = stored("Upper quartile.", lambda row: row._target_quartile(0.75))
-
-    @shown("target s,\nmiddle half", TARGET)
-    def target_spread(self) -> str:
-        return span(self.target_seconds_q1, self.target_seconds_q3, seconds) if self.num_runs > 1 else ""
-
-    @shown("start-up\ns", TARGET, form=seconds)
-    def startup_before_target(self) -> float | None:
-        return self.startup_seconds if self.target_reached is not None else None
-
-    @shown("time to\ntarget s", DECISION, form=seconds, best="lowest")
-    def measured_target_seconds(self) -> float | None:
-        """Training and evaluation until --target-accuracy was reached, without start-up: mean over runs."""
-        return self.target_seconds if self.images_per_second else None
-
-    # --- Columns: the code ---
-
-    @shown("lines\nof code", DECISION, best="lowest")
-    def lines_of_code(self) -> int | None:
-        """Of train.py and parts.py, and of tuning.py in mode tuned; not counted in mode tutorial."""
-        return lines_of_training(self.implementation, self.mode)
-
     # --- Columns: lockstep ---
 
     @column()
@@ -418,11 +356,6 @@ class Row(ProvedRow):
         if self.status in DIFFERENT:
             return "no"
         return "not proved" if self.status == "not proved" else "yes" if self.same_training else ""
-
-    @shown("same\ntraining", DECISION)
-    def same_or_first(self) -> str:
-        """Whether the first steps in 64-bit precision prove it the same as the first row's."""
-        return self.same_as_first or ("first row" if self.is_reference else "not checked")
 
     @column("largest difference\nin 64 bits", DETAILS, form=difference)
     def proof_difference(self) -> float | None:
@@ -447,32 +380,16 @@ class Row(ProvedRow):
 
     # --- Columns: learning ---
 
-    small_set_count = stored(
-        "With `--check-learning`: number of training images to memorise.",
-        lambda row: row.small_set and row.small_set.count,
-        int | None,
-    )
-    small_set_steps = stored(
-        "Number of steps that this took; missing if the row did not memorise them ([learning.md](learning.md)).",
-        lambda row: row.small_set and row.small_set.steps,
-        int | None,
-    )
-
-    @shown("images\nmemorised", LEARNING, SWEEP_LEARNING)
-    def by_heart(self) -> str:
-        count, steps = self.small_set_count, self.small_set_steps
-        if count is None:
-            return ""
-        return f"{count} in {steps} steps" if steps is not None else f"not {count}"
+    @column("steps to\nmemorise", LEARNING, SWEEP_LEARNING)
+    def small_set_steps(self) -> int | None:
+        """With `--check-learning`: number of steps until a few images were memorised; missing if they never were, see
+        [learning.md](learning.md)."""
+        return self.small_set and self.small_set.steps
 
     @column("training\nloss", LEARNING, SWEEP_LEARNING, form=LOSS)
     def train_loss(self) -> float | None:
         """With `--check-learning`: of the trained network with the first seed, evaluated on training images."""
         return self.fit and self.fit.train[-1].test_loss
-
-    @shown("test\nloss", LEARNING, form=LOSS)
-    def test_loss_beside(self) -> float | None:
-        return self.test_loss if self.learning else None
 
     @column("training\naccuracy", LEARNING, SWEEP_LEARNING, form=ACCURACY)
     def train_accuracy(self) -> float | None:
@@ -483,10 +400,6 @@ class Row(ProvedRow):
     def learning(self) -> Learned | None:
         """With `--check-learning`: `fits`, `underfits`, `overfits` or `learns nothing`."""
         return self.fit and self.fit.verdict
-
-    learning_note = stored(
-        "The numbers behind the verdict, and what to try next.", lambda row: row.fit and row.fit.words, str | None
-    )
 
     # --- Columns: the rest ---
 

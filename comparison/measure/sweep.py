@@ -32,16 +32,9 @@ class SweepRow:
     ideal: float | None = None
 
     @property
-    def ends(self) -> tuple[float, ...]:
-        """The estimate of the ratio; with too few rounds, the lowest and the highest one; empty if not known."""
-        if self.ratio is None:
-            return ()
-        return (self.ratio.least, self.ratio.most) if self.ratio.estimate is None else (self.ratio.estimate,)
-
-    @property
-    def efficiencies(self) -> tuple[float, ...]:
-        """The ratio as a share of the ideal; with too few rounds, the lowest and the highest; empty if not known."""
-        return tuple(speed_up / self.ideal for speed_up in self.ends) if self.ideal else ()
+    def efficiency(self) -> float | None:
+        """The ratio as a share of the ideal."""
+        return self.ratio.estimate / self.ideal if self.ratio and self.ideal else None
 
 
 @dataclass(frozen=True)
@@ -100,7 +93,7 @@ def _speed_up(tables: Sequence[Table], row: Row) -> tuple[Ratio | None, float | 
     ratio = speed_ratio(base, row)
     if ratio is None:
         return None, None
-    return Ratio(1.0, 1.0, 1, 1.0) if base is row else ratio, _devices(row) / _devices(base)
+    return Ratio(1.0, 1) if base is row else ratio, _devices(row) / _devices(base)
 
 
 def _devices(row: Row) -> int:

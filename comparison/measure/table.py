@@ -69,7 +69,6 @@ class RunsOfRow:
     Attributes:
       runs, failed: the lines of those that have succeeded, and of those that have failed, see `lines_of_runs`.
       turns: the lines of its turns, see `lines_of_turns`.
-      paired: those lines paired with another row's, see `paired_turns`, by that row; filled in by the first use.
     """
 
     in_table: Table
@@ -77,7 +76,6 @@ class RunsOfRow:
     runs: pd.DataFrame
     failed: pd.DataFrame
     turns: pd.DataFrame
-    paired: "dict[RunsOfRow, pd.DataFrame]" = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -176,12 +174,6 @@ def paired_turns(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
 
     `counts` says whether both turns count, and at least MIN_CYCLES pairs of their round do.
     """
-    if reference not in row.paired:
-        row.paired[reference] = _pair_turns(reference, row)
-    return row.paired[reference]
-
-
-def _pair_turns(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
     # Programs of different variants were not alive together: the turns of their runs are no pairs.
     if row.in_table.variant != reference.in_table.variant or not len(row.turns) or not len(reference.turns):
         return row.turns.iloc[:0]

@@ -1,5 +1,7 @@
 """Audits: single steps of the timed runs, held against the same steps in plain NumPy, in 64 bits (`reference.py`).
 
+Of a network of the user's, another framework computes the forward and backward passes (`recomputed.py`).
+
 A step is a function of the state before it, its batch and the seed. The recorder keeps the states before and after some
 steps of each timed run (`common/record/audited_states.py`). NumPy takes the same steps from the state before. The state
 after must be the same, but for what the rounding of these steps explains. Nothing grows over steps, so a training
@@ -11,8 +13,9 @@ How much that is: see `differences.py`. What may be wrong: see `causes.py`.
 import math
 import random
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal, Self
@@ -20,6 +23,7 @@ from typing import Literal, Self
 import numpy as np
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
+from threadpoolctl import threadpool_limits
 
 from common.experiment import Experiment
 from common.platform.errors import UserError
@@ -39,9 +43,10 @@ from common.spec.batches import Plan
 from common.spec.options import TrainConfig
 from common.spec.state import ScaleState, TrainState
 from common.spec.update_rule import LossScaling
-from comparison.lockstep import ROUNDOFF, suspects_of_evaluation
+from comparison.lockstep import ROUNDOFF, number_format_of, suspects_of_evaluation
 from comparison.prove.causes import cause_of_step
 from comparison.prove.differences import Difference, compare, compute_steps, finish_steps, numbers
+from comparison.prove.recomputed import RecomputedNetwork
 from comparison.prove.reference import evaluate
 
 AUDITS_FILE = "audits.json"
@@ -126,8 +131,10 @@ def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple
 
     They are the first step and the last one, or one of the two by chance if the network allows a single audit; the last
     one of an epoch, whose batch may be smaller, and the first one of the next; a step in which the learning rate
-    changes, and one after a checkpoint; and others at random.
+    changes, and one after a checkpoint; and others at random. None if nobody can know what the network has drawn.
     """
+    if experiment.network.draws_by_itself:
+        return ()
     plan, every = experiment.plan, experiment.config.checkpoint_every
     steps = range(plan.first_step, plan.total_steps + 1)
     flops = PASSES * experiment.network.flops_per_image * plan.examples_per_step
@@ -166,7 +173,12 @@ def audited_steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
 # --- The audits of a run ---
 
 
-def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | None = None) -> Audits:
+def make_audits(
+    run_dir: Path,
+    asked: Sequence[int],
+    only: Collection[int] | None = None,
+    tell: Callable[[int, int], None] | None = None,
+) -> Audits:
     """Audits what a run that has ended has kept, and stores the result in its folder.
 
     The states are deleted, unless a difference is found.
@@ -174,17 +186,42 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
     Args:
       asked: the steps that were to be audited.
       only: of the steps whose states were kept, those to audit; None: all.
+      tell: called before each audit of a step with its number, from 1, and how many there are.
 
     Raises:
       UserError: a file of the run can't be read.
     """
-    losses = read_step_losses(run_dir)
-    experiment = with_checkpoint(Experiment.make(read_result(run_dir).config))
-    steps: list[Audit] = []
+    result = read_result(run_dir)
+    experiment = with_checkpoint(Experiment.make(result.config))
+    if experiment.network.is_own:
+        network = RecomputedNetwork.of(experiment.network, result.implementation)
+        experiment = replace(experiment, network=network)
+    with threadpool_limits(1):  # beside other load, several threads of BLAS wait for each other most of the time
+        audits = Audits(
+            steps=_audit_steps(experiment, run_dir, asked, only, tell),
+            evaluations=_audit_evaluations(experiment, run_dir),
+        )
+    write_json_model(run_dir / AUDITS_FILE, audits)
+    if not audits.different:
+        shutil.rmtree(run_dir / STATES_DIR, ignore_errors=True)
+    return audits
+
+
+def _audit_steps(
+    experiment: Experiment,
+    run_dir: Path,
+    asked: Sequence[int],
+    only: Collection[int] | None,
+    tell: Callable[[int, int], None] | None,
+) -> list[Audit]:
+    losses, steps = read_step_losses(run_dir), list[Audit]()
     latest = first_state(experiment)
-    for first, last in _spans(run_dir):
-        if only is not None and not any(first <= step <= last for step in only):
-            continue
+    spans = [
+        (first, last) for first, last in _spans(run_dir) if only is None or any(first <= step <= last for step in only)
+    ]
+    for number, (first, last) in enumerate(spans, 1):
+        if tell:
+            tell(number, len(spans))
         try:
             before, after = (_state(experiment, run_dir, step) for step in (first - 1, last))
         except UserError as error:  # such as a weight that is not finite
@@ -201,11 +238,7 @@ def make_audits(run_dir: Path, asked: Sequence[int], only: Collection[int] | Non
     for step in asked:
         if not any(audit.first_step <= step <= audit.last_step for audit in steps):
             steps.append(Audit.unproved(step, "the states before and after it were not kept"))
-    audits = Audits(steps=steps, evaluations=_audit_evaluations(experiment, run_dir))
-    write_json_model(run_dir / AUDITS_FILE, audits)
-    if not audits.different:
-        shutil.rmtree(run_dir / STATES_DIR, ignore_errors=True)
-    return audits
+    return steps
 
 
 def is_audited(run_dir: Path) -> bool:
@@ -286,7 +319,7 @@ def _audit_step(
     flops = PASSES * experiment.network.flops_per_image * experiment.plan.images(before.step + 1, until)
     # Each step rounds its results when it computes them, and when it stores them. The update rule needs about ten
     # operations, each of which rounds, to compute a change from gradients and slots.
-    rounding = ROUNDOFF["64" if experiment.config.precision == "64" else "32"] * (until - before.step)
+    rounding = ROUNDOFF["64" if number_format_of(experiment.config) == "64" else "32"] * (until - before.step)
     wanted, differences = compare(
         lambda roundoff, seed: compute_steps(experiment, before, until, roundoff=roundoff, seed=seed),
         lambda computed: finish_steps(experiment, before, until, computed),

@@ -22,7 +22,6 @@ from common.record.results import EpochLine, read_metrics, read_result
 from common.spec.options import TrainConfig
 from comparison.numbers import ACCURACY, LOSS, SHARE
 from comparison.plan.jobs import Values, row_path
-from comparison.ratios import CONFIDENCE
 from comparison.run.side_runs import SideRunner
 from comparison.run.store import FAILURE_FILE, Run, log_end
 
@@ -34,6 +33,7 @@ SMALL_SIZE = 64  # training images that a row must memorise
 SMALL_STEPS = 200  # number of steps for that
 SMALL_WARMUP_STEPS = 20
 SMALL_ERROR = 0.01  # share of wrong images; a smaller bias or variance is called neither under- nor overfitting
+UNLIKELY = 0.025  # probability by chance, in one direction: as with a 95 % interval
 RISE = 0.1  # relative rise of the test loss above its minimum that is called overfitting
 SMOOTHED = 3  # number of epochs over which the test loss is averaged for that, since single epochs are noisy
 
@@ -51,17 +51,16 @@ def learning_run_epochs(run_dir: Path) -> list[EpochLine]:
 # --- A few images, memorised ---
 
 
+@final
 @dataclass(frozen=True)
 class SmallSet:
     """The result of the first step.
 
     Attributes:
-      count: number of images; None if the run failed.
       steps: number of steps after which all images were right in an evaluation; None if they never were.
       found: the result in words, to follow the row's title.
     """
 
-    count: int | None
     steps: int | None
     found: str
 
@@ -70,7 +69,7 @@ def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
     """The first step's result of a row of the comparison in `folder`; None if it was not checked."""
     run_dir = folder / row_path(LEARNING_DIR, variant, name) / SMALL
     if failure := " ".join(log_end(run_dir / FAILURE_FILE, 1)):
-        return SmallSet(None, None, f"failed on a few training images that it should memorise: {failure}")
+        return SmallSet(None, f"failed on a few training images that it should memorise: {failure}")
     epochs = learning_run_epochs(run_dir)
     if not epochs:
         return None
@@ -78,9 +77,9 @@ def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
     right = [line.test_correct for line in epochs]
     if count in right:
         steps = plan.last_step(epochs[right.index(count)].epoch)
-        return SmallSet(count, steps, f"memorised {count} training images in {steps} steps")
+        return SmallSet(steps, f"memorised {count} training images in {steps} steps")
     found = f"did not memorise {count} training images in {plan.total_steps} steps ({max(right)} were right at best)"
-    return SmallSet(count, None, found)
+    return SmallSet(None, found)
 
 
 # --- All images ---
@@ -102,24 +101,17 @@ class Fit:
     commonest: float
 
     @property
-    def train_error(self) -> float:
-        """The share of training images that are wrong after the last epoch."""
-        return 1 - self.train[-1].test_accuracy
-
-    @property
-    def gap(self) -> float:
-        """The share of wrong test images minus the share of wrong training images, after the last epoch."""
-        return self.train[-1].test_accuracy - self.test[-1].test_accuracy
-
-    @property
     def verdict(self) -> Learned:
-        if _interval(self.train[-1])[0] <= self.commonest:
+        train, test = self.train[-1], self.test[-1]
+        guessed = stats.binomtest(train.test_correct, train.test_count, self.commonest, alternative="greater")
+        if guessed.pvalue > UNLIKELY:
             return "learns nothing"
-        if self.rise is not None:
+        bias, variance = 1 - train.test_accuracy, train.test_accuracy - test.test_accuracy
+        counts = np.array([[line.test_correct, line.test_count - line.test_correct] for line in (train, test)])
+        by_chance = stats.fisher_exact(counts, alternative="greater").pvalue > UNLIKELY
+        if self.rise is not None or (variance >= max(SMALL_ERROR, bias) and not by_chance):
             return "overfits"
-        if _least_difference(self.train[-1], self.test[-1]) > 0 and self.gap >= max(SMALL_ERROR, self.train_error):
-            return "overfits"
-        return "underfits" if self.train_error >= SMALL_ERROR else "fits"
+        return "underfits" if bias >= SMALL_ERROR else "fits"
 
     @property
     def rise(self) -> tuple[int, float] | None:
@@ -179,22 +171,6 @@ def read_fit(folder: Path, variant: Values, name: str, runs: Sequence[Run]) -> F
         return None
     labels = Predictions.read(run_dir).labels
     return Fit(train, test, float(np.bincount(labels).max() / len(labels)))
-
-
-def _interval(line: EpochLine) -> tuple[float, float]:
-    """The 95 % interval of an accuracy (Wilson, 1927)."""
-    interval = stats.binomtest(line.test_correct, line.test_count).proportion_ci(CONFIDENCE, method="wilson")
-    return float(interval.low), float(interval.high)
-
-
-def _least_difference(one: EpochLine, other: EpochLine) -> float:
-    """The lower end of the 95 % interval of the difference of two accuracies, `one` minus `other`.
-
-    Newcombe, "Interval estimation for the difference between independent proportions" (1998), method 10.
-    """
-    (low, _), (_, high) = _interval(one), _interval(other)
-    difference = one.test_accuracy - other.test_accuracy
-    return difference - math.hypot(one.test_accuracy - low, high - other.test_accuracy)
 
 
 # --- Both runs ---

@@ -30,7 +30,6 @@ from common.record.results import (
 )
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
-from common.spec.own_network import is_folder
 from comparison.lockstep import OTHER_SETTINGS, find_departure, find_loss_jump, loss_differences
 from comparison.plan.jobs import Contender, Job, Values, Variant, row_path
 from comparison.prove.audits import read_audits
@@ -181,7 +180,7 @@ def _judge_folders(reference: Path, other: Path) -> Proof:
         for path in (reference, other):
             if failure := read_json_model(ProofRecord, path / PROOF_FILE, "there is no proof; ").failure:
                 return Proof(None, note=f"the 64-bit run of {path.name} failed: {failure}; see {path / LOG_FILE}")
-        tolerance = OWN_TOLERANCE if is_folder(read_result(reference).config.model) else TOLERANCE
+        tolerance = OWN_TOLERANCE if read_result(reference).config.has_own_network else TOLERANCE
         departure = find_departure(reference, other, tolerance)
         if departure is None:
             for path in (reference, other):

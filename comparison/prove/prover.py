@@ -21,7 +21,7 @@ from common.record.audited_states import STATES_DIR
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
-from common.spec.own_network import digest_of, is_folder
+from common.spec.own_network import digest_of
 from comparison.plan.jobs import contenders
 from comparison.plan.request import Request
 from comparison.prove.audits import (
@@ -79,8 +79,6 @@ class Prover:
             self._run(missing, digests)
 
         for variant in dict.fromkeys(job.variant for job in jobs):
-            if is_folder(variant.config.model):  # `python -m port` names the layer
-                continue
             first, *others = (job for job in jobs if job.variant == variant)
             values = dict(variant.values)
             parted = [job for job in others if judge(self.folder, values, first.name, job.name).same is False]
@@ -131,9 +129,7 @@ class Prover:
         Args:
           runs: all runs of the comparison.
         """
-        runs = [
-            run for run in runs if run.result and not run.record.rate_search and not is_folder(run.result.config.model)
-        ]
+        runs = [run for run in runs if run.result and not run.record.rate_search]
         firsts: dict[tuple[Path, int], Run] = {}  # variant and seed -> a run of the first row
         for run in runs:
             if run.record.contender == contenders(self.request.options)[0]:
@@ -234,7 +230,7 @@ class Prover:
             "implementation": job.implementation,
             "config": job.config.training_fields(),
             "data": job.data_sha256,
-            "network": digest_of(job.config.model) if is_folder(job.config.model) else None,
+            "network": digest_of(job.config.model) if job.config.has_own_network else None,
             "code": code_sha256(),
             "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
             "versions": _versions(self.request.options.interpreters()[job.implementation]),
@@ -254,8 +250,12 @@ def _as_before(runs: Mapping[Path, Run]) -> dict[Path, tuple[str, TrainConfig]]:
 
 
 def _shows_layers(config: TrainConfig) -> bool:
-    """Whether layers' outputs can be saved: not with compiled networks, `--strategy dp` or `pipeline` in PyTorch."""
-    return config.compile is not True and config.strategy not in ("dp", "pipeline")
+    """Whether layers' outputs can be saved.
+
+    Not with compiled networks, `--strategy dp` or `pipeline` in PyTorch, nor of a network of the user's, whose layers
+    `python -m port` compares.
+    """
+    return not config.has_own_network and config.compile is not True and config.strategy not in ("dp", "pipeline")
 
 
 def _is_proof(path: Path, digest: str) -> bool:

@@ -32,13 +32,14 @@ from common.spec.layers import (
     Relu,
     Residual,
 )
-from common.spec.networks import Weights
+from common.spec.networks import NetworkSpec, Weights
 from common.spec.optimizers import Rule
 from common.spec.options import TrainConfig
 from common.spec.randomness import RESOLUTION, dropout_threshold, kept, visits
 from common.spec.state import TrainState
 from common.spec.update_rule import NORM_EPSILON
 from comparison.lockstep import ROUNDOFF
+from comparison.prove.recomputed import RecomputedNetwork
 
 Array = NDArray[np.float64]
 Backward = Callable[[Array], Array]  # from the gradient of a layer's output to that of its input
@@ -76,7 +77,7 @@ class Pass:
 
         Normal, not uniform: a large error now and then makes the same jumps at ties as a framework's.
         """
-        return self.roundoff * self.random.standard_normal(shape)
+        return self.random.standard_normal(shape, np.float32) * np.float64(self.roundoff)
 
     def rounded(self, array: Array) -> Array:
         return array * (1 + self.errors(array.shape)) if self.roundoff else array
@@ -129,6 +130,25 @@ class Pass:
             return gradient
 
         return x, whole
+
+    def through_network(self, network: NetworkSpec, x: Array) -> tuple[Array, Backward]:
+        """The logits of images, and the backward pass from their gradient."""
+        if not isinstance(network, RecomputedNetwork):
+            return self.through(network.layers, x)
+        # Rounding in a layer changes its output as much as errors of its weights do. A gradient may be the difference
+        # of larger numbers, and even zero for all weights, such as that of a bias of the keys in attention.
+        weights = {name: self.rounded(array) for name, array in self.weights.items()}
+
+        def backward(gradient: Array) -> Array:
+            arrays = network.pass_back(weights, x, gradient)
+            statistics = {name: arrays.pop(name) for name in [*arrays] if name.endswith((".mean", ".variance"))}
+            self.statistics |= {name: self.rounded(array) for name, array in statistics.items()}
+            largest = max(float(np.sqrt(np.square(array).mean())) for array in arrays.values())
+            for name, array in arrays.items():
+                self._add(name, array + largest * self.errors(array.shape))
+            return gradient
+
+        return self.rounded(network.output(weights, x, self.trains)), backward
 
     def _layer(self, layer: Layer, x: Array, prefix: str) -> tuple[Array, Backward]:
         match layer:
@@ -274,8 +294,9 @@ class Pass:
 
 def _squares(array: Array) -> tuple[Array, float]:
     """The squares of all numbers divided by the largest, in 32 bits, and the largest."""
-    largest = float(np.abs(array).max()) or 1.0
-    return np.square(array / largest, dtype=np.float32), largest
+    largest = float(np.float32(max(array.max(), -array.min()))) or 1.0
+    squares = np.divide(array, largest, dtype=np.float32, casting="same_kind")
+    return np.square(squares, out=squares), largest
 
 
 def _unchanged(gradient: Array) -> Array:
@@ -337,7 +358,7 @@ def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: flo
         part = slice(start, min(count, start + EVALUATED_TOGETHER))
         labels = data.test_labels[part].astype(np.int64)
         inputs = network.rounded(_inputs(experiment, data.test_images[part], None))
-        logits, _ = network.through(experiment.network.layers, inputs)
+        logits, _ = network.through_network(experiment.network, inputs)
         guesses = logits.argmax(1)
         losses, _ = network.cross_entropy(logits, labels)
         parts.append((network.cross_entropy(logits, guesses)[0], losses, guesses == labels))
@@ -412,7 +433,7 @@ def compute_gradients(
             labels, seen = data.train_labels[shard].astype(np.int64), visits(epoch, shard)
             network = Pass(weights | new, True, config.seed, seen, roundoff, _has_winograd(config), random, gradients)
             inputs = _inputs(experiment, data.train_images[shard], seen)
-            logits, backward = network.through(experiment.network.layers, network.rounded(inputs))
+            logits, backward = network.through_network(experiment.network, network.rounded(inputs))
             losses, gradient = network.cross_entropy(logits, labels, config.label_smoothing)
             backward(network.rounded(gradient / count))
             loss += network.total(losses[:, None]).item() / count

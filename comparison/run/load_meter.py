@@ -3,9 +3,6 @@
 import os
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-
-import psutil
 
 from common.platform.control_groups import cpu_periods
 from common.record.monitor import machine_busy_seconds
@@ -30,28 +27,6 @@ def load_disturbs(other: float, own: float | None) -> bool:
 def quiet(turns: Sequence[TurnLine]) -> list[TurnLine]:
     """The turns that no other program has disturbed."""
     return [turn for turn in turns if not load_disturbs(turn.other_load or 0.0, turn.own_load)]
-
-
-def busiest_programs(seconds: float = 0.5) -> list[str]:
-    """The programs of others that use most of the cores now: `python3 (1.0 cores)`; three at most.
-
-    Neither this process nor its descendants are among them.
-
-    Args:
-      seconds: how long to look.
-    """
-    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    others = [process for process in psutil.process_iter() if process.pid not in own]
-    used: list[tuple[float, str]] = []  # cores, name
-    for looked_before in (False, True):
-        for process in others:
-            with suppress(psutil.Error):
-                cores = process.cpu_percent() / 100  # since the look before
-                if looked_before and cores > BUSY:
-                    used.append((cores, process.name()))
-        if not looked_before:
-            time.sleep(seconds)
-    return [f"{name} ({cores:.1f} cores)" for cores, name in sorted(used, reverse=True)[:3]]
 
 
 class LoadMeter:

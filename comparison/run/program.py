@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from common.platform.files import Count, Natural
 from common.spec.options import Mode, TrainConfig
@@ -13,15 +13,6 @@ from comparison.plan.request import Request
 
 RECORD_FILE = "run.json"
 NEVER = "1970-01-01T00:00:00+00:00"
-
-
-def _moment(text: str) -> str:
-    if datetime.fromisoformat(text).tzinfo is None:
-        raise ValueError("without a time zone")
-    return text
-
-
-Moment = Annotated[str, AfterValidator(_moment)]  # ISO 8601 with its time zone
 
 
 class Program(BaseModel):
@@ -83,17 +74,12 @@ class Ended(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    started: Moment
-    process_seconds: float = Field(ge=0, allow_inf_nan=False)
-    other_load: float | None = Field(ge=0, allow_inf_nan=False)
-    throttled: float | None = Field(ge=0, le=1)
+    started: str
+    process_seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
+    other_load: float | None = Field(None, ge=0, allow_inf_nan=False)
+    throttled: float | None = Field(None, ge=0, le=1)
     failure: str | None
     group: Count = 1
-
-    @classmethod
-    def unknown(cls, failure: str) -> Self:
-        """The end of a program of which only the failure is known."""
-        return cls(started=NEVER, process_seconds=0.0, other_load=None, throttled=None, failure=failure)
 
 
 def now() -> str:
@@ -122,11 +108,9 @@ class Record(Ended, Identity):
 
     Attributes:
       failure: one line that says why there is no result, also if its files are not valid; None if there is one.
-      files_sha256: digest of its files when the run ended, see `store.py`; None if the run failed.
     """
 
-    schema_version: Literal[6]
-    files_sha256: str | None = None
+    schema_version: Literal[7]
 
     @property
     def contender(self) -> Contender:
@@ -140,23 +124,16 @@ class Record(Ended, Identity):
     def title(self) -> str:
         return self.contender.title
 
-    @staticmethod
-    def identity_of(job: Job) -> dict[str, Any]:
-        """The fields that identify the run."""
-        return {
-            "implementation": job.implementation,
-            "mode": job.config.mode,
-            "variant": dict(job.variant.values),
-            "seed": job.seed,
-            "round": job.round,
-            "rate_search": job.rate_search,
-        }
-
     @classmethod
     def make(cls, job: Job, session: int, ended: Ended) -> Self:
-        return cls(schema_version=6, **cls.identity_of(job), session=session, **ended.model_dump())
-
-    @classmethod
-    def failed(cls, job: Job, failure: str) -> Self:
-        """The record of a run of which only the failure is known."""
-        return cls.make(job, 1, Ended.unknown(failure))
+        return cls(
+            schema_version=7,
+            implementation=job.implementation,
+            mode=job.config.mode,
+            variant=dict(job.variant.values),
+            session=session,
+            seed=job.seed,
+            round=job.round,
+            rate_search=job.rate_search,
+            **ended.model_dump(),
+        )

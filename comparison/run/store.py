@@ -3,11 +3,9 @@
 A run's files must belong together, and to the run that was asked for; otherwise the run has failed.
 """
 
-import hashlib
 import math
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +17,7 @@ from common.platform.files import read_file_end, read_json_model, write_json_mod
 from common.record.checkpoints import checkpoint_dirs
 from common.record.predictions import PREDICTIONS_FILE, Predictions
 from common.record.results import (
-    CONFIG_FILE,
     METRICS_FILE,
-    RESULT_FILE,
     EpochLine,
     RunResult,
     TurnLine,
@@ -34,12 +30,10 @@ from comparison.lockstep import suspects_of_evaluation
 from comparison.plan.jobs import Job
 from comparison.ratios import typical_speed
 from comparison.run.load_meter import quiet
-from comparison.run.program import RECORD_FILE, Ended, Program, Record
+from comparison.run.program import NEVER, RECORD_FILE, Ended, Program, Record
 
 LOG_FILE = "log.txt"
 FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has no result, in one line
-# The files that a run's digest covers: tables and the report are made from them.
-COVERED_FILES = (CONFIG_FILE, METRICS_FILE, PREDICTIONS_FILE, RESULT_FILE)
 # Predictions are computed once more, in other batches. Where two scores are nearly equal, the guess may change.
 DIFFERENT_GUESSES = 0.002
 
@@ -175,13 +169,9 @@ def read_run(folder: Path, job: Job, group: int = 1) -> Run | None:
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises if a name is too long
         return None
     try:
-        record = read_json_model(Record, path)
-        for name, asked in Record.identity_of(job).items():
-            if getattr(record, name) != asked:
-                raise UserError(f"{path}: is of another run: {name} {getattr(record, name)}, should be {asked}")
+        return load_run(run_dir, read_json_model(Record, path))
     except UserError as error:  # the record is not valid, so nothing in it can be used
-        return Run(Record.failed(job, str(error)), run_dir)
-    return load_run(run_dir, record)
+        return Run(Record.make(job, 1, Ended(started=NEVER, failure=str(error))), run_dir)
 
 
 def store_run(job: Job, program: Program, ended: Ended) -> Run:
@@ -189,11 +179,7 @@ def store_run(job: Job, program: Program, ended: Ended) -> Run:
 
     A run has succeeded if and only if it exited with 0 and its files are valid.
     """
-    record = Record.make(job, program.session, ended)
-    if record.failure is None:
-        with suppress(UserError):  # a file is missing, which `load_run` will find
-            record = record.model_copy(update={"files_sha256": files_sha256(program.run_dir)})
-    run = load_run(program.run_dir, record)
+    run = load_run(program.run_dir, Record.make(job, program.session, ended))
     write_json_model(run.run_dir / RECORD_FILE, run.record)
     return run
 
@@ -205,32 +191,18 @@ def load_run(run_dir: Path, record: Record) -> Run:
     try:
         result, losses, epochs = read_result(run_dir), read_step_losses(run_dir), read_metrics(run_dir, EpochLine)
         turns = read_metrics(run_dir, TurnLine)
-        _check_files(run_dir, record, result, losses)
+        _check_files(run_dir, result, losses)
     except UserError as error:
-        return Run(record.model_copy(update={"failure": str(error), "files_sha256": None}), run_dir)
+        return Run(record.model_copy(update={"failure": str(error)}), run_dir)
     return Run(record, run_dir, result, losses, epochs, turns)
 
 
-def files_sha256(run_dir: Path) -> str:
-    """Hex digest over the names and contents of `COVERED_FILES`. Raises UserError if one of them can't be read."""
-    digest = hashlib.sha256()
-    for name in COVERED_FILES:
-        try:
-            content = (run_dir / name).read_bytes()
-        except OSError as error:
-            raise UserError(f"{run_dir / name}: cannot be read: {error.strerror}") from None
-        digest.update(f"{name} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
-
-
-def _check_files(run_dir: Path, record: Record, result: RunResult, losses: Sequence[float]) -> None:
-    """Raises UserError if a run's files contradict each other, or have been changed since the run ended.
+def _check_files(run_dir: Path, result: RunResult, losses: Sequence[float]) -> None:
+    """Raises UserError if a run's files contradict each other.
 
     Args:
       losses: the loss of every step.
     """
-    if record.files_sha256 != files_sha256(run_dir):
-        raise UserError(f"{run_dir}: its files have been changed since the run ended")
     if len(losses) != result.num_steps:
         raise UserError(f"{run_dir / METRICS_FILE}: {len(losses)} steps, the result says {result.num_steps}")
     predictions = Predictions.read(run_dir)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -35,7 +34,7 @@ MARKDOWN = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
 
 
 def to_markdown(comparison: Comparison) -> str:
-    lines = [*_fenced(comparison.request.commands[-1:]), ""]
+    lines = [*map(_verbatim, comparison.request.commands[-1:]), ""]
     if study := comparison.study:
         for cells in study_tables(study):
             lines += [*markdown_grid(cells), ""]
@@ -47,7 +46,7 @@ def to_markdown(comparison: Comparison) -> str:
         lines += ["", *map(_line, conclusions(table)), ""]
     lines += [f"{about_main(comparison.request.options.modes)} {ABOUT_DETAILS}", ""]
     if notes := remarks(comparison):
-        lines += [*_fenced(notes), ""]
+        lines += [*map(_verbatim, notes), ""]
     return "\n".join(lines)
 
 
@@ -61,11 +60,9 @@ def _line(text: str) -> str:
     return f"{_plain(text)}  "
 
 
-def _fenced(lines: Sequence[str]) -> list[str]:
-    """A block of code, between fences that are longer than any row of backticks in it."""
-    longest = max((len(ticks) for line in lines for ticks in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return [fence, *lines, fence]
+def _verbatim(line: str) -> str:
+    """Markdown of a line in a block of code."""
+    return f"    {line}"
 
 
 def markdown_grid(cells: pd.DataFrame) -> list[str]:

@@ -1,19 +1,31 @@
-"""Shows the progress while runs are made: as bars on a terminal, as plain lines elsewhere."""
+"""Shows the tables so far and the progress while runs are made: in place on a terminal, as plain lines elsewhere."""
 
 import math
 import statistics
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from common.record.results import EpochLine, MetricsLine, PlanLine, StepLine
 from comparison.numbers import ACCURACY, LOSS
-from comparison.plan.jobs import Job, variant_name
+from comparison.plan.jobs import Job
 from comparison.run.store import Run
 
 PLAIN_EPOCHS, PLAIN_SECONDS = 10, 60.0  # where there is no terminal: lines for each run; between two lines of the time
+
+
+class Bars(Progress):
+    """Progress bars below the tables of the rounds so far."""
+
+    tables: Group | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.tables:
+            yield self.tables
+        yield from super().get_renderables()
 
 
 class LiveView:
@@ -26,7 +38,7 @@ class LiveView:
 
     def __init__(self, console: Console, total: int, done: list[Run]) -> None:
         self.console = console
-        self._bars = Progress(
+        self._bars = Bars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             TextColumn("{task.fields[state]}", markup=False),
@@ -36,11 +48,8 @@ class LiveView:
             refresh_per_second=2,  # more would take time from the program that trains
         )
         self._total, self._done = total, len(done)
-        self._seconds: dict[tuple[str, str], list[float]] = {}
-        for run in done:
-            self._seconds.setdefault((run.record.name, variant_name(run.record.variant)), []).append(run.own_seconds)
+        self._seconds = [run.own_seconds for run in done]
         self._whole = self._bars.add_task("all runs", total=total, completed=len(done), state="", visible=total > 1)
-        self._left: list[Job] = []
         self._running: dict[Path, tuple[Job, TaskID]] = {}
         self._num_epochs = 0
         self._began = 0.0  # the round that is being made
@@ -51,7 +60,15 @@ class LiveView:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._bars.tables = None  # the final ones follow
         self._bars.stop()
+
+    def show(self, tables: Group) -> None:
+        """Shows the tables of the rounds so far, instead of those before."""
+        if self.console.is_terminal:
+            self._bars.tables = tables
+        else:
+            self.console.print(tables)
 
     def more(self, number: int) -> None:
         """Adds `number` runs to the total."""
@@ -61,11 +78,10 @@ class LiveView:
     def say(self, text: str) -> None:
         self.console.print(text, soft_wrap=True)
 
-    def start(self, job: Job, left: list[Job]) -> None:
-        """Shows that the run of `job` begins. The jobs in `left` come after it."""
+    def start(self, job: Job) -> None:
+        """Shows that the run of `job` begins."""
         if not self._running:
             self._began = time.monotonic()
-        self._left = left
         self._running[job.path] = job, self._bars.add_task(f"{job.title:<10}", total=None, state="starting")
         self._plain(job, "starting")
         self._tell_time_left()
@@ -85,49 +101,34 @@ class LiveView:
                 self._plain(job, f"{state}  test loss {line.test_loss:{LOSS}}")
         self._tell_time_left()
 
-    def end(self, job: Job, run: Run) -> None:
-        """Shows that the run of `job` has ended."""
+    def audit(self, job: Job, number: int, count: int) -> None:
+        """Shows that the audit of step `number` of `count` begins."""
+        self._bars.update(self._running[job.path][1], state=f"auditing, step {number} of {count}")
+
+    def end(self, job: Job, run: Run, audit_seconds: float) -> None:
+        """Shows that the run of `job` has ended, and that it was audited."""
         _, task = self._running.pop(job.path)
-        self._seconds.setdefault(_key(job), []).append(run.own_seconds)
+        self._seconds.append(run.own_seconds + audit_seconds)
         self._done += 1
-        over = job.path.parent not in {path.parent for path in [*self._running, *(job.path for job in self._left)]}
         self._bars.stop_task(task)
         state = "done" if run.record.failure is None else f"failed: {run.record.failure}"
         # Many finished runs would fill the screen and hide the current one.
         self._bars.update(task, state=state, visible=self._total <= 4 or run.record.failure is not None)
         self._bars.update(self._whole, completed=self._done)
         self._plain(job, f"{state} after {run.own_seconds:.1f} s")
-        self._tell_time_left(over)
+        self._tell_time_left()
 
-    def _tell_time_left(self, over: bool = False) -> None:
-        """`over`: whether a round has just ended."""
-        state = f"{self._done} of {self._total}"
-        seconds = self._seconds_left()
-        if seconds is not None:
-            state += f", {_clock(seconds)} left"
-            if not self.console.is_terminal and (over or time.monotonic() - self._told > PLAIN_SECONDS):
+    def _tell_time_left(self) -> None:
+        """As if each run took as long as those that have ended do on average. The runs of a round take turns."""
+        state, now = f"{self._done} of {self._total}", time.monotonic()
+        if self._seconds and self._done < self._total:
+            spent = now - self._began if self._running else 0.0
+            left = max(0.0, statistics.fmean(self._seconds) * (self._total - self._done) - spent)
+            state += f", {_clock(left)} left"
+            if not self.console.is_terminal and (not self._running or now - self._told > PLAIN_SECONDS):
                 self.console.print(f"runs: {state}")
-                self._told = time.monotonic()
+                self._told = now
         self._bars.update(self._whole, state=state)
-
-    def _seconds_left(self) -> float | None:
-        """Estimated seconds until all runs have ended; None if nothing is known of them, or none is left."""
-        left = [self._guess(job) for job in self._left]
-        running = [self._guess(job) for job, _ in self._running.values()]
-        if None in (*left, *running) or not (left or running):
-            return None
-        # The runs of a round take turns: its time is that of all of them together.
-        rest = sum(guess or 0.0 for guess in running) - (time.monotonic() - self._began)
-        return sum(guess or 0.0 for guess in left) + max(0.0, rest)
-
-    def _guess(self, job: Job) -> float | None:
-        """Estimated seconds of a run: the median over runs of its row and variant, else of its row, else over all."""
-        kinds = [
-            self._seconds.get(_key(job), []),
-            [seconds for (name, _), all_of in self._seconds.items() if name == job.name for seconds in all_of],
-            [seconds for all_of in self._seconds.values() for seconds in all_of],
-        ]
-        return next((statistics.median(kind) for kind in kinds if kind), None)
 
     def _plain(self, job: Job, what: str) -> None:
         if self.console.is_terminal:
@@ -135,10 +136,6 @@ class LiveView:
         details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "rate search" if job.rate_search else ""]
         which = f" ({', '.join(filter(None, details))})" if self._total > 4 else ""
         self.console.print(f"{job.title}{which}: {what}", soft_wrap=True)
-
-
-def _key(job: Job) -> tuple[str, str]:
-    return job.name, job.variant.name
 
 
 def _clock(seconds: float) -> str:

@@ -12,7 +12,7 @@ from common.platform.cli import option_name
 from common.resolve import describe_batch, describe_devices
 from common.spec.optimizers import RULES
 from common.spec.options import MODES, TrainConfig, neutral_option_values, options_of_kind
-from common.spec.own_network import is_folder
+from common.spec.own_network import drops_by_itself
 from common.spec.schedules import SCHEDULES
 from comparison.measure.accuracies import accuracies_differ_clearly
 from comparison.measure.cautions import busy_machine
@@ -23,7 +23,7 @@ from comparison.measure.row import Row
 from comparison.measure.status import DIFFERENT
 from comparison.measure.sweep import Study, SweepRow
 from comparison.measure.table import Table, have_turns, num_pairs, paired_turns, speed_ratio
-from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, between, difference, least_most
+from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, difference, least_most, span
 from comparison.plan.jobs import shown_variant, variant_in_brackets
 from comparison.prove.learning import Learned
 from comparison.ratios import MIN_CYCLES, MIN_ROUNDS, Ratio
@@ -145,7 +145,7 @@ def conclusions(table: Table) -> list[str]:
 def learning_conclusions(table: Table) -> list[str]:
     """What `--check-learning` has found; none where it was not asked for."""
     found = [(row.small_set.found, row.title) for row in table.rows if row.small_set_steps is not None]
-    found += [(f"{LEARNED[row.learning]}: {row.learning_note}", row.title) for row in table.rows if row.learning]
+    found += [(f"{LEARNED[row.learning]}: {row.fit.words}", row.title) for row in table.rows if row.learning]
     titles_of: dict[str, list[str]] = {}
     for words, title in found:
         titles_of.setdefault(words, []).append(title)
@@ -182,9 +182,11 @@ def proof_conclusions(table: Table) -> list[str]:
     if any(audited.values()):
         each = ", ".join(f"{title} {count}" for title, count in audited.items())
         each = f"{rows[0].audited_steps} of each row" if len({*audited.values()}) == 1 else each
-        lines.append(f"timed runs: steps audited: {each}; each matches the formulas up to rounding")
-    elif is_folder(rows[0].results[0].config.model):
-        lines.append("timed runs: not audited, since the formulas of a network of your own are not known")
+        own = rows[0].results[0].config.has_own_network
+        right = "the same step of another file, in 64 bits," if own else "the formulas"
+        lines.append(f"timed runs: steps audited: {each}; each matches {right} up to rounding")
+    elif drops_by_itself(table.folder):
+        lines.append("timed runs: not audited, since each framework's dropout draws random numbers of its own")
     return lines
 
 
@@ -205,17 +207,16 @@ def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
         return
     first, *others = _by_speed(rows)
     other = next((row for row in others if row.implementation != first.implementation), None)
-    if other and (ratio := speed_ratio(other, first)):
-        title = f"{first.title}, the fastest row," if ratio.verdict == "faster" else first.title
-        yield f"{_times(title, other.title, ratio)}, the fastest of the other frameworks"
+    if other and (sentence := _times(first, other)):
+        yield f"{sentence}, the fastest of the other frameworks"
 
 
 def _fastest(rows: Sequence[Row]) -> Iterator[str]:
     """Compares the row with the highest median speed with each of the others, the next fastest first."""
     ordered = _by_speed(rows)
     for other in ordered[1:]:
-        if ratio := speed_ratio(other, ordered[0]):
-            yield _times(ordered[0].title, other.title, ratio)
+        if sentence := _times(ordered[0], other):
+            yield sentence
 
 
 def _by_speed(rows: Sequence[Row]) -> list[Row]:
@@ -227,37 +228,44 @@ def _gain(row: Row, other: Row) -> str | None:
     """What the next mode gains, of runs of the same implementation in the same rounds; None if not known."""
     if row.implementation != other.implementation or MODES.index(other.mode) != MODES.index(row.mode) + 1:
         return None
-    ratio = speed_ratio(row, other)
-    if not ratio:
+    gain, ratio = _times(other, row), speed_ratio(row, other)
+    if not gain or not ratio:
         return None
-    gain = _times(other.title, row.title, ratio)
     extra = IMPLEMENTATIONS[row.implementation].tutorial if row.implementation in IMPLEMENTATIONS else ""
-    if row.mode == "tutorial" and extra and ratio.estimate and ratio.verdict == "faster":
+    if row.mode == "tutorial" and extra and ratio.verdict == "faster":
         gain += f": {1 - 1 / ratio.estimate:.0%} of the tutorial's time goes into {extra}"
     return gain
 
 
-def _times(name: str, other: str, ratio: Ratio) -> str:
-    """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`."""
-    if ratio.estimate is None:
-        times = least_most((ratio.least, ratio.most))
+def _times(row: Row, reference: Row) -> str | None:
+    """`PyTorch trained 1.13 times as fast as TensorFlow (1.06 to 1.18)`; None if the ratio is not known."""
+    ratio = speed_ratio(reference, row)
+    if ratio is None:
+        return None
+    name, other = row.title, reference.title
+    times = f"trained {ratio.estimate:{RATIO}} times as fast as"
+    if ratio.low is None:
         rounds = f"{ratio.rounds} round{'s' if ratio.rounds > 1 else ''}"
-        return f"{name} trained {times} times as fast as {other} in {rounds}, too few to be sure"
+        return f"{name} {times} {other} in {rounds}, too few to be sure"
     # A tuned row may be slower; so may the row with the highest median, if the other row lacks some of its rounds.
     if ratio.verdict == "slower":
-        name, other, ratio = other, name, ratio.inverse()
+        return _times(reference, row)
     of_these = "; for these processes only, others may differ" if ratio.of_these_processes else ""
-    interval = f"({between(ratio.low, ratio.high)}{of_these})"
+    interval = f"({_ends(ratio)}{of_these})"
     if ratio.verdict == "no difference shown":
         return f"{name} and {other}: no significant difference in speed: ratio {ratio.estimate:{RATIO}} {interval}"
-    return f"{name} trained {ratio.estimate:{RATIO}} times as fast as {other} {interval}"
+    return f"{name} {times} {other} {interval}"
+
+
+def _ends(ratio: Ratio) -> str:
+    return span(ratio.low, ratio.high, to=" to ")
 
 
 # --- Of a sweep ---
 
 
 def study_conclusions(study: Study) -> list[str]:
-    """A sentence for each line of the charts, then the fastest row for each value, then whether all train the same."""
+    """A sentence for each line of the charts, then whether all train the same."""
     lines = []
     for series in dict.fromkeys(row.series for row in study.rows):
         members = [row for row in study.rows if row.series == series and row.row.images_per_second]
@@ -267,7 +275,6 @@ def study_conclusions(study: Study) -> list[str]:
                 lines.append(_scaled(study, largest, largest.ratio))
         elif len(members) > 1:
             lines.append(f"{series}: {_extremes(study.option, members)}")
-    lines += _fastest_by_value(study)
     answers = [row.row.same_training for row in study.rows]
     if True in answers and False not in answers and all(row.row.is_comparable for row in study.rows):
         most = difference(max(row.row.proof_difference or 0.0 for row in study.rows))
@@ -277,10 +284,9 @@ def study_conclusions(study: Study) -> list[str]:
 
 def _scaled(study: Study, member: SweepRow, ratio: Ratio) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    ends = between(ratio.low, ratio.high)
-    interval = ", in too few rounds to be sure" if ratio.estimate is None else f" ({ends})" if ends else ""
+    interval = f" ({_ends(ratio)})" if ratio.low is not None else ", in too few rounds to be sure"
     where = f"on {member.x} nodes" if study.option == "num-nodes" else f"with {member.x} devices"
-    times, efficiency = least_most(member.ends), least_most(member.efficiencies, SHARE)
+    times, efficiency = f"{ratio.estimate:{RATIO}}", f"{member.efficiency:{SHARE}}"
     return f"{member.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"
 
 
@@ -296,24 +302,7 @@ def _extremes(option: str, members: Sequence[SweepRow]) -> str:
     return f"{text}; test accuracy from {least} ({worst.x}) to {most} ({best.x})"
 
 
-def _fastest_by_value(study: Study) -> list[str]:
-    """`highest median speed: PyTorch with devices 1, Lightning with 2`; empty for a single implementation and mode."""
-    best: dict[str, list[str]] = {}
-    measured = [member for member in study.rows if member.row.images_per_second]
-    for x in dict.fromkeys(member.x for member in measured):
-        fastest = max((member for member in measured if member.x == x), key=attrgetter("row.images_per_second"))
-        best.setdefault(fastest.row.title, []).append(x)
-    if not best or len({member.row.title for member in study.rows}) < 2:
-        return []
-    parts = [f"{title} with {study.option} {', '.join(values)}" for title, values in best.items()]
-    if len(parts) == 1:
-        parts = [f"{next(iter(best))}, with each value of {study.option}"]
-    return [f"highest median speed: {'; '.join(parts)}"]
-
-
 # --- What a reader asks ---
-
-DIR = "DIR is the folder of this page"  # not its path: the folder may be moved
 
 
 def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
@@ -324,7 +313,7 @@ def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
     why = _why_no_ratio(rows)
     nothing = f"Not measured: {why}." if why else "Nothing to compare: only one row has a speed."
     accuracies = [row.test_accuracy for row in rows]
-    proved = [*proof_conclusions(table), f"Test accuracy: {least_most(sorted(accuracies), ACCURACY)}."]
+    proved = [*proof_conclusions(table), f"Test accuracy: {least_most(accuracies, ACCURACY)}."]
     answers = {
         "Which is fastest?": speed_conclusions(table) or [nothing],
         "Which starts fastest?": _least(rows, Row.startup_seconds, "s"),
@@ -332,7 +321,6 @@ def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
         "Was it the same training?": [*proved, *accuracy_conclusions(table)],
         "Does it learn?": learning_conclusions(table),
         "How reliable is this?": [_trust(comparison, rows, why)],
-        "What next?": [_next_step(comparison, rows, why)],
     }
     return {question: sentences for question, sentences in answers.items() if sentences}
 
@@ -347,11 +335,9 @@ def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
 
 
 def _why_no_ratio(rows: Sequence[Row]) -> str | None:
-    """Why no ratio was measured, and what to do; None if one was. For a single row: why it has no speed."""
+    """Why no ratio was measured, and what to do; None if one was, or for a single row."""
     reference, *others = rows
-    if any(row.ratio_max is not None for row in others):
-        return None
-    if not others:
+    if not others or any(row.ratio is not None for row in others):
         return None
     if all(row.status in (*DIFFERENT, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
@@ -366,42 +352,18 @@ def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     """How many rounds, pairs of turns and seeds count; `why`: why no ratio was measured."""
     reference, *others = rows
     runs = pd.concat([row.runs for row in rows])
-    made, counting, seeds = len(runs[ROUND].drop_duplicates()), _num_rounds(rows), runs["seed"].nunique()
+    made, seeds = len(runs[ROUND].drop_duplicates()), runs["seed"].nunique()
+    counting = max(row.num_rounds for row in others or rows)
     of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy has no spread"
     if why:
         return f"Speed is not measured: {why}. Accuracy: {of_seeds}."
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"
     if busy := busy_machine(rows):
         return f"Not very: {busy} in every round ({rounds}); {of_seeds}."
-    pairs = sorted(filter(None, (num_pairs(reference, row) for row in others if row.ratio_max is not None)))
+    pairs = [*filter(None, (num_pairs(reference, row) for row in others if row.ratio is not None))]
     if not pairs and counting < MIN_ROUNDS:
-        return f"Not very: {rounds} of paired runs; {of_seeds}. Ratios need {MIN_ROUNDS} undisturbed rounds."
+        return f"Not very: {rounds} of paired runs; {of_seeds}. Intervals need {MIN_ROUNDS} undisturbed rounds."
     rounds += f", with {least_most(pairs, COUNT)} pairs of turns" if pairs else " of paired runs"
     count = len(comparison.warnings)
     read = f" Read the {count} warning{'s' if count > 1 else ''} below first." if count else ""
     return f"{rounds}, on one machine; {of_seeds}. The ranges in brackets are 95 % intervals.{read}"
-
-
-def _num_rounds(rows: Sequence[Row]) -> int:
-    """The number of rounds that the ratios are from; that of the speeds if there is only one row."""
-    return max(row.num_rounds for row in rows[1:] or rows)
-
-
-def _next_step(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
-    repeats, model = comparison.request.options.repeats, comparison.request.config.model
-    again = f"python compare.py --resume DIR --repeats {max(5, repeats + 2)}"
-    if why:
-        if why.endswith(QUIETER):
-            return f"On a quieter machine, {again} runs more rounds; {DIR}."
-        return "Remove that cause, and begin a new comparison."
-    reference, *others = rows
-    enough = 2 if any(have_turns(paired_turns(reference, row)) for row in others) else MIN_ROUNDS
-    if busy_machine(rows):
-        return f"On a quieter machine, {again} runs more rounds; {DIR}."
-    if others and _num_rounds(rows) < enough:
-        return f"{again} runs more rounds; {DIR}."
-    if any(row.verdict == "no difference shown" for row in rows):
-        more = f"python compare.py --resume DIR --repeats {max(20, 2 * repeats)}"
-        return f"Where a difference is not significant, more rounds may settle it: {more}; {DIR}."
-    case = f"a network other than {model}, or another batch size or machine, may change the ranking"
-    return f"Measure your own case: {case}."

@@ -1,16 +1,15 @@
 """The tables of text, for the terminal, Markdown and the page: which columns they have, and what these mean."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 
 from common.spec.options import ABOUT_MODES, Mode
 from comparison.lockstep import FIRST_STEPS
-from comparison.measure.columns import Column, columns_of
-from comparison.measure.row import DECISION, DETAILED, ROW_TABLES, SWEEP_TABLES, Row
+from comparison.measure.columns import columns_of
+from comparison.measure.row import DETAILED, ROW_TABLES, SWEEP_TABLES, Row
 from comparison.measure.sweep import Study
-from comparison.numbers import SHARE, least_most, span
+from comparison.numbers import RATIO, SHARE, span, text
 
 ABOUT_MAIN = (
     "images/s: training images per second in usual turns, the median of the runs; spread: the middle"
@@ -21,8 +20,9 @@ ABOUT_MAIN = (
 ABOUT_DETAILS = (
     "largest difference in 64 bits: between losses of the same step in the proofs. rounding: the same in the runs"
     f" themselves, over steps 1 to {FIRST_STEPS} and over all steps; relative to the loss, absolute where the loss"
-    " is below 1. seconds: of the first-round run with the median duration; all phases add up to wall. CPU use: share"
-    " of the cores that the run may use. memory: peak of all processes of the run together."
+    " is below 1. start-up: from the command to the end of the first step. seconds: of the first-round run with the"
+    " median duration; all phases add up to wall. CPU use: share of the cores that the run may use. memory: peak of all"
+    " processes of the run together."
 )
 ABOUT_STUDY = (
     "speed-up: images/s divided by those with the fewest devices, from pairs of the same round. efficiency: the"
@@ -30,13 +30,9 @@ ABOUT_STUDY = (
 )
 
 
-def about_modes(modes: Sequence[Mode]) -> str:
-    return " ".join(f"{mode}: {words}." for mode, words in ABOUT_MODES.items() if mode in modes)
-
-
 def about_main(modes: Sequence[Mode]) -> str:
     """What the columns of the first table are, and the modes of its rows."""
-    return f"{ABOUT_MAIN} {about_modes(modes)}"
+    return " ".join([ABOUT_MAIN, *(f"{mode}: {words}." for mode, words in ABOUT_MODES.items() if mode in modes)])
 
 
 def in_one_line(heading: str) -> str:
@@ -61,26 +57,11 @@ def study_tables(study: Study) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
     rows, names = [row.row for row in study.rows], [f"{row.x} {row.series}" for row in study.rows]
     scaling = {
-        "\nspeed-up": [least_most(row.ends, to="-") for row in study.rows],
+        "\nspeed-up": [text(row.ratio and row.ratio.estimate, RATIO) for row in study.rows],
         # With a space: the table has the interval of the ratio, too.
         "95 %\ninterval ": [span(row.ratio.low, row.ratio.high) if row.ratio else "" for row in study.rows],
-        "\nefficiency": [least_most(row.efficiencies, SHARE, to="-") for row in study.rows],
+        "\nefficiency": [text(row.efficiency, SHARE) for row in study.rows],
     }
     speeds, *others = SWEEP_TABLES
     tables = [_text_table(speeds, rows, names, **scaling), *(_text_table(name, rows, names) for name in others)]
     return [table for table in tables if not table.empty]
-
-
-# --- The table to decide by ---
-
-
-def decision_columns(rows: Sequence[Row]) -> list[Column[Any]]:
-    return [column for column in columns_of(Row, DECISION) if any(map(column.text, rows))]
-
-
-def share_of_best(column: Column[Any], row: Row, rows: Sequence[Row]) -> float | None:
-    """1 for the best value of a column, less for the others; None if there is nothing to compare."""
-    if column.best == "fastest":
-        return row.share_of_fastest
-    value, known = getattr(row, column.name), [getattr(other, column.name) for other in rows if column.text(other)]
-    return min(known) / value if column.best == "lowest" and value and len(known) > 1 else None

@@ -1,12 +1,11 @@
 """Prints on a terminal, within 80 columns: the main table, warnings, and the conclusions in words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from rich import box
-from rich.console import Console, ConsoleOptions
+from rich.console import Console, ConsoleOptions, Group
 from rich.measure import Measurement
-from rich.padding import Padding
 from rich.table import Table as TextTable
 
 from comparison.measure.comparison import Comparison
@@ -33,16 +32,8 @@ def print_tables(console: Console, comparison: Comparison) -> None:
     if notes := remarks(comparison):
         console.print()
         for line in notes:
-            _print_remark(console, line)
-
-
-def print_first_tables(console: Console, comparison: Comparison) -> None:
-    """Prints the main tables of the first round, while further rounds are made."""
-    console.print("\nafter the first round; further rounds make the intervals narrower and hold for other processes:")
-    for table in comparison.tables:
-        for cells in row_tables(table.rows, details=False) if table.finished else ():
-            _print_grid(console, cells, table.rows, "framework")
-    console.print()
+            style = "yellow" if line.startswith("warning: ") else None
+            console.print(line, style=style, soft_wrap=not console.is_terminal)
 
 
 def print_conclusions(console: Console, comparison: Comparison) -> None:
@@ -58,24 +49,30 @@ def _print_lines(console: Console, lines: Sequence[str]) -> None:
         console.print(line)
 
 
-def _print_remark(console: Console, line: str) -> None:
-    """Prints a remark: on a terminal wrapped, with later lines indented; elsewhere in one line, for programs."""
-    style = "yellow" if line.startswith("warning: ") else None
-    if not console.is_terminal:
-        console.print(line, soft_wrap=True)
-        return
-    for number, part in enumerate(console.render_str(line).wrap(console, console.width - 2)):
-        console.print(Padding(part, (0, 0, 0, 2 * (number > 0))), style=style)
+def tables_so_far(console: Console, comparison: Comparison) -> Group:
+    """The main tables while further rounds are made."""
+    parts = (
+        part
+        for table in comparison.tables
+        for cells in (row_tables(table.rows, details=False) if table.finished else ())
+        for part in _parts(console, cells, table.rows, "framework")
+    )
+    return Group("\nso far; further rounds narrow the intervals, and hold for other processes:\n", *parts, "")
 
 
 def _print_grid(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str) -> None:
-    """Prints a table, in parts of as many columns as fit beside each other."""
+    for part in _parts(console, cells, rows, what):
+        console.print()
+        console.print(part)
+
+
+def _parts(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str) -> Iterator[TextTable]:
+    """A table, in parts of as many columns as fit beside each other."""
     unbounded = console.options.update(width=10**4)
     while (count := len(cells.columns)) > 0:
         while count > 1 and _width(console, unbounded, _grid(cells.iloc[:, :count], rows, what)) > console.width:
             count -= 1
-        console.print()
-        console.print(_grid(cells.iloc[:, :count], rows, what))
+        yield _grid(cells.iloc[:, :count], rows, what)
         cells = cells.iloc[:, count:]
 
 
@@ -88,14 +85,7 @@ def _grid(cells: pd.DataFrame, rows: Sequence[Row], what: str) -> TextTable:
     grid = TextTable(box=box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
     grid.add_column(f"\n{what}", min_width=max(len(name.partition(":")[0]) for name in cells.index) + 1)
     for heading in cells.columns.to_list():
-        # Only words may be wrapped: a number in two lines would look like two numbers.
-        words = heading.endswith("verdict")
-        grid.add_column(
-            heading,
-            justify="left" if words else "right",
-            no_wrap=not words,
-            min_width=13 if words and cells[heading].str.contains("difference").any() else None,
-        )
+        grid.add_column(heading, justify="right", no_wrap=True)
     for number, line in enumerate(cells.itertuples()):
         style = None if rows[number].status == "ok" else "red"
         grid.add_row(line[0], *(cell or "-" for cell in line[1:]), style=style)

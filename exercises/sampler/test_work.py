@@ -3,8 +3,6 @@ from collections import Counter
 
 import torch
 
-from exercises.conftest import check_new_orders
-
 SIZES = ((10, 4), (12, 4), (7, 2), (3, 5), (3, 8), (1, 4), (100, 1))  # examples, processes
 
 
@@ -47,7 +45,7 @@ def test_orders(work):
     ranks = shares(work, 100, 2, epochs=6)
     hint = "reading an order draws from, or seeds, the random numbers of the whole program"
     assert torch.equal(before, torch.get_rng_state()), hint
-    check_new_orders([[index for pair in zip(*epoch) for index in pair] for epoch in zip(*ranks)])
+    assert len(set(map(tuple, ranks[0]))) == 6, "different orders in 6 epochs: from what are they drawn?"
     assert shares(work, 100, 2, epochs=6) == ranks, "the same seed gave another order"
     assert shares(work, 100, 2, seed=7)[0][0] != ranks[0][0], "another seed gave the same order"
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.utils import parameters_to_vector
 from torch.profiler import ProfilerActivity, profile
 
 from exercises.conftest import largest_difference, train_alone
@@ -42,7 +43,7 @@ def check_trained(work, weights, hint):
     network = make_network()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     train_alone(network, optimizer, [make_batch(slice(None), step) for step in range(3)])
-    away = largest_difference([weights], [work.flat(network.parameters())])
+    away = largest_difference([weights], [parameters_to_vector(network.parameters())])
     assert away < 1e-12, f"after 3 steps a weight is {away:.1e} from one process's: {hint}"
 
 
@@ -62,7 +63,7 @@ def test_sharded_optimizer(work, ranks):
         hint = "all_reduce gives every rank the whole sum: which call gives it only its share?"
         dist.all_reduce = mock.Mock(side_effect=AssertionError(hint))
         model, optimizer = train(work, work.OPTIMIZER_SHARDED)
-        return work.flat(model.parameters()), len(optimizer.velocity)
+        return parameters_to_vector(model.parameters()).detach(), len(optimizer.velocity)
 
     for weights, length in ranks(replica, 2):
         hint = "who updates which weights, how do the others get them, and what must last from step to step?"
@@ -79,9 +80,9 @@ def test_asynchronous(work, ranks):
             time.sleep(0.01)  # rank 0 must not wait for this one
         layer.start_gather()
         Path("started").touch()
-        return work.flat(layer.finish_gather()).tolist()
+        return parameters_to_vector(layer.finish_gather()).tolist()
 
-    wanted = work.flat(make_network()[0].parameters()).tolist()
+    wanted = parameters_to_vector(make_network()[0].parameters()).tolist()
     assert ranks(replica, 2) == [wanted] * 2, "weight and bias in both ranks: are all shares there, in order?"
 
 
@@ -133,7 +134,7 @@ def test_annotated(work, ranks):
     def replica():
         model, _ = train(work, "fully_shard")
         assert all(isinstance(layer, FSDPModule) for layer in (model, *model[::2])), "on which modules do you call it?"
-        return work.flat(parameter.full_tensor() for parameter in model.parameters())
+        return parameters_to_vector(parameter.full_tensor().detach() for parameter in model.parameters())
 
     check_trained(work, ranks(replica, 2)[0], "by what are the sums of the gradients divided?")
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from exercises.data import load_examples
@@ -34,19 +35,6 @@ def make_network() -> nn.Sequential:
 
 
 # --- Shares of a flat tensor ---
-def flat(tensors: Iterable[Tensor]) -> Tensor:
-    """All elements of the tensors in a new one, (N,)."""
-    return torch.cat([tensor.detach().flatten() for tensor in tensors])
-
-
-def write(values: Tensor, tensors: Iterable[Tensor]) -> None:
-    """Copies a flat tensor, or its beginning if it is longer, into the tensors: the reverse of `flat`."""
-    start = 0
-    for tensor in tensors:
-        tensor.detach().copy_(values[start : start + tensor.numel()].view_as(tensor))
-        start += tensor.numel()
-
-
 def padded(values: Tensor, parts: int) -> Tensor:
     """A flat tensor (N,) with zeros at its end, as few as make its length a multiple of `parts`."""
     # Gap 1
@@ -77,9 +65,9 @@ class ReplicatedSGD(torch.optim.SGD):
 
     def step(self) -> None:
         parameters = self.param_groups[0]["params"]
-        gradients = flat(parameter.grad for parameter in parameters)
+        gradients = parameters_to_vector(parameter.grad for parameter in parameters)
         dist.all_reduce(gradients)
-        write(gradients, [parameter.grad for parameter in parameters])
+        vector_to_parameters(gradients, [parameter.grad for parameter in parameters])
         super().step()
 
 
@@ -99,16 +87,17 @@ class ShardedSGD:
 
     @torch.no_grad()
     def step(self) -> None:
-        gradients, weights = flat(parameter.grad for parameter in self.parameters), flat(self.parameters)
+        gradients = parameters_to_vector(parameter.grad for parameter in self.parameters)
+        weights = parameters_to_vector(self.parameters)
         # Gap 3: sum the gradients, update this rank's share of the velocity and of the weights, then gather the weights
-        # of all ranks and write them into self.parameters.
+        # of all ranks into self.parameters (vector_to_parameters, which ignores padding at the end).
         ### BEGIN SOLUTION
         gradient, share = summed_share(gradients), share_of(weights)
         self.velocity = gradient if self.velocity is None else self.momentum * self.velocity + gradient
         share -= self.lr * self.velocity
         gathered = share.new_empty(len(share) * dist.get_world_size())
         dist.all_gather_into_tensor(gathered, share)
-        write(gathered, self.parameters)
+        vector_to_parameters(gathered, self.parameters)
         ### END SOLUTION
 
 
@@ -120,7 +109,7 @@ class ShardedLinear(nn.Module):
         super().__init__()
         self.shape, self.number = layer.weight.shape, number
         # The only parameter: this rank's share, (ceil(N / world_size),), of the N numbers in weight and bias.
-        self.share = nn.Parameter(share_of(flat([layer.weight, layer.bias])))
+        self.share = nn.Parameter(share_of(parameters_to_vector(layer.parameters()).detach()))
         # While a gather is under way: its result, (world_size * len(share),), and its handle.
         self.whole: Tensor | None = None
         self.work: dist.Work | None = None
@@ -175,7 +164,7 @@ class GatheredLinear(torch.autograd.Function):
         if number > 0:
             layers[number - 1].start_gather()
         inputs = context.saved_tensors[0]
-        share = summed_share(flat([gradient.T @ inputs, gradient.sum(dim=0)]))
+        share = summed_share(torch.cat([(gradient.T @ inputs).flatten(), gradient.sum(dim=0)]))
         return gradient @ weight, share, None, None
         ### END SOLUTION
 

@@ -22,8 +22,7 @@ from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
 from comparison.prove.audits import AUDITS_FILE, Audit, Audits
 from comparison.prove.proof import PROOF_FILE, ProofRecord, proof_jobs
-from comparison.run.program import RECORD_FILE, Record
-from comparison.run.store import files_sha256
+from comparison.run.program import RECORD_FILE, Ended, Record
 from comparison.show.export import write_tables
 from comparison.show.report.page import write_report
 from comparison.show.sentences import findings
@@ -134,10 +133,7 @@ def shown(folder, width=80):
 def write_run(folder, job, truth, number):
     run_dir = folder / job.path
     run_dir.mkdir(parents=True)
-    record = Record(
-        schema_version=6,
-        **Record.identity_of(job),
-        session=truth.session,
+    ended = Ended(
         started=f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00",
         process_seconds=truth.process_seconds,
         other_load=truth.other_load,
@@ -145,11 +141,11 @@ def write_run(folder, job, truth, number):
         failure=truth.failure,
         group=truth.group,
     )
+    record = Record.make(job, truth.session, ended)
     if truth.failure:
         (run_dir / "log.txt").write_text("the reason\n")
     else:
         write_files(run_dir, job.implementation, job.config, truth, truth.loss_factor, record.started)
-        record = record.model_copy(update={"files_sha256": files_sha256(run_dir)})
         wrong = truth.wrong_step
         step = Audit(
             first_step=7, last_step=7, same=wrong is None, difference=0.5 if wrong else 0, explained=1e-5, note=wrong

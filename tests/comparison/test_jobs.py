@@ -9,7 +9,6 @@ from rich.console import Console
 
 from common.platform.cli import parse_options
 from common.platform.errors import UserError
-from common.platform.machine import num_cores
 from comparison import load, run_maker
 from comparison.plan.jobs import comparison_jobs, make_variants
 from comparison.plan.options import CompareConfig
@@ -133,11 +132,10 @@ def test_mistakes_are_one_line_that_names_the_option(monkeypatch, options, messa
         ({}, ["tutorial", "plain"], ""),
         ({"devices": 4}, ["plain"], "only --mode plain: 4 devices can't share 1,442 training examples equally"),
         ({"devices": 2, "strategy": "fsdp"}, ["plain"], "only --mode plain: --strategy fsdp: not with --mode tutorial"),
-        ({"mode": ["plain"], "threads_per_device": 1024}, ["plain"], f"1 x 1024 threads on {num_cores()} cores wait"),
     ],
 )
 def test_what_a_user_should_know_is_said_before_the_runs(tmp_path, options, modes, note):
-    """A tutorial is a row unless it would be another training; more threads than cores are a note."""
+    """A tutorial is a row unless it would be another training."""
     given = {"output_dir": tmp_path, "implementations": ["pt"], "accelerator": "cpu", **options}
     output = io.StringIO()
     _, request = prepare(CompareConfig(**given), Console(file=output, width=200))

@@ -7,7 +7,7 @@ from conftest import REPOSITORY
 from made_up import MadeUp, comparison
 from notebook_runs import assert_paired, run_notebook
 
-NOTEBOOK = REPOSITORY / "notebooks" / "analysis.ipynb"
+NOTEBOOK = REPOSITORY / "docs" / "analysis.ipynb"
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

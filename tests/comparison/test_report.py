@@ -101,24 +101,11 @@ def opened(browser, folder, width, **options):
 CUT_OFF = """() => [...document.querySelectorAll("body *")].filter(one =>
   !one.closest("svg") && !(one.closest(".scroll") && !one.matches(".scroll")) &&
   one.getBoundingClientRect().right > document.documentElement.clientWidth + 0.5).map(one => one.tagName)"""
-# Of each figure: its id, and whether it is drawn and described in words.
+# Of each figure: its id, and whether it is drawn.
 DRAWN = """() => [...document.querySelectorAll("figure")].map(figure => {
-  const svg = figure.querySelector("svg"), box = svg.getBoundingClientRect();
-  const marks = svg.querySelectorAll("path, line, text").length;
-  const described = figure.querySelector("[role=img]:has(.chart)").getAttribute("aria-label").length > 40;
-  return [figure.id, box.width > 200 && box.height > 60 && marks > 10 && described];
+  const image = figure.querySelector("img"), box = image.getBoundingClientRect();
+  return [figure.id, image.complete && image.naturalWidth > 200 && box.width > 200 && box.height > 60];
 })"""
-
-
-def scrolled_through(page):
-    """Scrolls to each chart, and waits until Vega has drawn it again."""
-    charts = page.locator(".chart")
-    for number in range(charts.count()):
-        charts.nth(number).scroll_into_view_if_needed()
-        page.wait_for_function(
-            "n => document.querySelectorAll('.chart')[n].matches('.vega-embed:has(svg .mark-group)')", arg=number
-        )
-    page.evaluate("() => window.scrollTo(0, 0)")
 
 
 @pytest.mark.parametrize(
@@ -127,35 +114,11 @@ def scrolled_through(page):
 )
 def test_every_figure_is_drawn_and_nothing_is_cut_off(folder_of, browser, kind, width, scheme):
     page = opened(browser, folder_of(kind), width, color_scheme=scheme)
-    for interactive in (False, True):
-        if interactive:
-            scrolled_through(page)
-        drawn = dict(page.evaluate(DRAWN))
-        assert drawn.keys() == EXPECTED[kind] and all(drawn.values()), drawn
-        assert page.evaluate(CUT_OFF) == []
+    drawn = dict(page.evaluate(DRAWN))
+    assert drawn.keys() == EXPECTED[kind] and all(drawn.values()), drawn
+    assert page.evaluate(CUT_OFF) == []
     page.emulate_media(media="print")
     assert page.evaluate(CUT_OFF) == [] and page.complaints == []
-    page.close()
-
-
-def test_charts_and_tables_answer_a_pointer(folder_of, browser):
-    page = opened(browser, folder_of("simple"), 1400)
-    scrolled_through(page)
-    dots = page.locator("#throughput .mark-symbol path")
-    assert dots.count() == 30
-    dots.nth(15).hover()
-    tooltip = page.locator("#vg-tooltip-element.visible")
-    assert "PyTorch" in tooltip.inner_text() and "round" in tooltip.inner_text()
-    lines, names = page.locator("#loss .mark-line path"), page.locator("#loss .role-legend text")
-    for clicked, left in ((0, 2), (2, 4), (0, 2), (2, 6)):  # a legend switches rows
-        names.nth(clicked).click()
-        page.wait_for_timeout(200)
-        assert lines.count() == left
-    names = page.locator(".sortable tbody th")
-    button = page.locator(".sortable thead th", has_text="images/s").locator("button")
-    assert names.all_text_contents() == ["TensorFlow", "PyTorch", "Lightning"]
-    button.click()
-    assert names.all_text_contents() == ["PyTorch", "Lightning", "TensorFlow"] and page.complaints == []
     page.close()
 
 
@@ -192,21 +155,20 @@ def all_disturbed(job):
     return MadeUp(speed=3000, other_load=0.6, turns=turns)
 
 
-# The facts, the options, how reliable the speeds are, and what to do next.
+# The facts, the options, and how reliable the speeds are.
 TRUST = [
-    (in_turns, 2, "2 rounds, with 72 pairs of turns, on one machine; one seed, so accuracy has no spread. The", ""),
-    (in_turns, 1, "1 round, with 36 pairs of turns, on one machine", "python compare.py --resume DIR --repeats 5"),
-    (all_disturbed, 1, "Not very: other programs used 80% of the cores in every round", "On a quieter machine, python"),
-    (lambda job: MadeUp(speed=None), 1, "Speed is not measured: training is too short to measure a speed", ""),
-    (lambda job: MadeUp(proof_factor=1.0 + (job.name == "pt")), 1, "Speed is not measured: no other row is proved", ""),
+    (in_turns, 2, "2 rounds, with 72 pairs of turns, on one machine; one seed, so accuracy has no spread. The"),
+    (in_turns, 1, "1 round, with 36 pairs of turns, on one machine"),
+    (all_disturbed, 1, "Not very: other programs used 80% of the cores in every round"),
+    (lambda job: MadeUp(speed=None), 1, "Speed is not measured: training is too short to measure a speed"),
+    (lambda job: MadeUp(proof_factor=1.0 + (job.name == "pt")), 1, "Speed is not measured: no other row is proved"),
 ]
 
 
-@pytest.mark.parametrize(("make", "repeats", "trust", "next_step"), TRUST)
-def test_it_tells_how_many_rounds_and_turns_count_or_why_none_do(tmp_path, make, repeats, trust, next_step):
+@pytest.mark.parametrize(("make", "repeats", "trust"), TRUST)
+def test_it_tells_how_many_rounds_and_turns_count_or_why_none_do(tmp_path, make, repeats, trust):
     comparison(tmp_path, make, implementations=["tf", "pt"], repeats=repeats)
-    found = answers(tmp_path)
-    assert found["How reliable is this?"][0].startswith(trust) and found["What next?"][0].startswith(next_step)
+    assert answers(tmp_path)["How reliable is this?"][0].startswith(trust)
 
 
 # --- The page as a file ---
@@ -215,9 +177,8 @@ def test_it_tells_how_many_rounds_and_turns_count_or_why_none_do(tmp_path, make,
 def test_it_is_one_small_page_that_needs_nothing_else(folder_of):
     page = (folder_of("simple") / "report.html").read_text()
     assert len(page) < 5e6
-    own = re.sub(r'<script type="module" id="vega">.*?</script>', "", page, flags=re.DOTALL)
-    assert not re.findall(r"<(?:link(?! rel=\"icon\")|iframe)|@import|url\((?!#)|src=\"(?!data:)", own)
-    words = re.sub(r"<script.*?</script>|<svg.*?</svg>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"<(?:link(?! rel=\"icon\")|iframe|script)|@import|url\((?!#)|src=\"(?!data:)", page)
+    words = re.sub(r'src="data:.*?"', "", page)
     assert "@@" not in words and "None" not in words and "nan" not in words
     assert "git checkout aaaa" in words and "made-up" in words
     for name in CHARTS:

@@ -93,7 +93,7 @@ class Launcher:
                 last = 0.5 if name in self.unable else 1.0
                 accuracies = (0.5, *[last] * 199) if config.train_size == 64 else (0.5, 0.9)
                 write_files(program.run_dir, name, config, MadeUp(accuracies=accuracies), 1.0)
-            follower.ended(program, Ended.unknown("").model_copy(update={"failure": failure}))
+            follower.ended(program, Ended(started="", failure=failure))
 
 
 @pytest.fixture

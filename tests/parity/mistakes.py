@@ -22,7 +22,7 @@ MISTAKES = {
         "    half = len(labels) // 2 if logits.dtype == torch.float32 else len(labels)\n"
         '    part = F.cross_entropy(logits[:half], labels[:half], reduction="sum") / count\n'
         "    scaler.scale(part * config.num_shards).backward()\n",
-        (),
+        ("--train-size", 170, "--test-size", 100, "--batch-size", 16),
         "are they of all examples of the batch?",
     ),
     "no update after step 20": (

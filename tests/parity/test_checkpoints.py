@@ -29,7 +29,7 @@ from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
 # An epoch has 28 steps; the last step has 7 examples. Checkpoints are in the second and in the third epoch.
-STEPS = ("--batch-size", 12, "--epochs", 4, "--checkpoint-every", 38)
+STEPS = ("--batch-size", 12, "--epochs", 3, "--checkpoint-every", 38)
 DRAWN = ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true")
 SCENARIOS = {
     "sgd": (*DRAWN, "--momentum", 0.8, "--nesterov", "true", "--learning-rate", 0.02),
@@ -72,15 +72,15 @@ def checkpoint(run_dir, step):
 def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes_on):
     reference, tolerance = begun(scenario, "pt", "plain", 1), TOLERANCES.get(scenario, 1e-12)
     first = begun(scenario, *begins)
-    assert_the_same(reference, first, tolerance, steps=112)  # a whole run with checkpoints
+    assert_the_same(reference, first, tolerance, steps=84)  # a whole run with checkpoints
     folder = checkpoint(first, step)
     implementation, mode, devices = goes_on
     options = (*COLOURS, *STEPS, *SCENARIOS[scenario], "--mode", mode, "--devices", devices, "--resume", folder)
     other = train(implementation, tmp_path / "r", *options)
-    assert_the_same(reference, other, tolerance, steps=112)
+    assert_the_same(reference, other, tolerance, steps=84)
     result = read_result(other)
     assert result.resumed_from == int(folder.name.removeprefix("step-")) and read_result(first).resumed_from is None
-    assert result.config.resume == folder and result.config_sha256 != "" and result.num_steps == 112
+    assert result.config.resume == folder and result.config_sha256 != "" and result.num_steps == 84
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_sharded_weights_and_stages_go_on(begun, tmp_path, scenario, implementat
     other = train(implementation, tmp_path / "b", *options, *more, "--resume", checkpoint(reference, 38))
     alone = train("pt", tmp_path / "c", *options, "--resume", checkpoint(first, 76))
     for one in (first, other, alone):
-        assert_the_same(reference, one, tolerance, steps=112)
+        assert_the_same(reference, one, tolerance, steps=84)
 
 
 @pytest.mark.slow
@@ -118,10 +118,10 @@ def test_every_epoch_has_its_checkpoint_and_accumulated_batches_go_on(tmp_path, 
     more = ("--mode", mode, "--devices", devices, "--checkpoint-every", "epoch")
     reference = train("pt", tmp_path / "reference", *options)
     first = train(implementation, tmp_path / "a", *options, *more)
-    assert [path.name for path in checkpoint_dirs(first)] == [f"step-000000{step:03}" for step in (112, 84, 56)]
+    assert [path.name for path in checkpoint_dirs(first)] == [f"step-000000{step:03}" for step in (84, 56, 28)]
     other = train(implementation, tmp_path / "b", *options, *more, "--resume", checkpoint(reference, 38))
     for one in (first, other):
-        assert_the_same(reference, one, 1e-12, steps=112)
+        assert_the_same(reference, one, 1e-12, steps=84)
 
 
 HALF = (*COLOURS, *STEPS, "--precision", "16-mixed", "--optimizer", "adam", "--learning-rate", 0.003)

@@ -12,7 +12,7 @@ from comparison.lockstep import find_departure
 TOLERANCE = 1e-12
 TUTORIAL = ("--mode", "tutorial")
 # The last of 27 batches has five examples: a fifth is no 32-bit number.
-SMALL = ("--train-size", 421, "--batch-size", 16, "--epochs", 4, "--precision", 64)
+SMALL = ("--train-size", 421, "--batch-size", 16, "--epochs", 2, "--precision", 64)
 SCENARIOS = {
     "sgd": ("--momentum", 0.9, "--nesterov", "true", "--schedule", "cosine", "--gradient-clip-val", 0.5),
     "adam": ("--optimizer", "adam", "--weight-decay", 1e-3, "--label-smoothing", 0.1),
@@ -21,7 +21,7 @@ SCENARIOS = {
         *("--dataset", "synthetic", "--image-shape", 16, 19, 3, "--test-size", 101),
     ),
     "adadelta": ("--optimizer", "adadelta", "--weight-decay", 1e-3, "--schedule", "step", "--step-size", 1),
-    "cut short": ("--max-steps", 50, "--epochs", 2),
+    "cut short": ("--max-steps", 50),
     "residual": ("--model", "resnet8", "--momentum", 0.9),
     "drawn": ("--model", "mnist_dropout", "--random-crop", 2, "--horizontal-flip", "true"),
 }
@@ -42,7 +42,7 @@ def reference(trained):
 def test_fit_is_the_same_training(reference, tmp_path, scenario, implementation):
     other = train(implementation, tmp_path / "run", *SMALL, *SCENARIOS[scenario], *TUTORIAL)
     assert find_departure(reference(scenario), other, TOLERANCE) is None
-    assert_the_same(reference(scenario), other, TOLERANCE, steps=50 if scenario == "cut short" else 108)
+    assert_the_same(reference(scenario), other, TOLERANCE, steps=50 if scenario == "cut short" else 54)
 
 
 @pytest.mark.slow
@@ -51,13 +51,13 @@ def test_fit_is_the_same_training(reference, tmp_path, scenario, implementation)
 def test_it_resumes_and_is_resumed(reference, tmp_path, implementation, scenario):
     """From PyTorch's checkpoint within the second epoch, and then PyTorch from its own."""
     whole = reference(scenario)
-    more = ("--checkpoint-every", 30)
+    more = ("--checkpoint-every", 15)
     checkpoint = whole / "checkpoints" / "step-000000040"
     other = train(
         implementation, tmp_path / "a", *SMALL, *SCENARIOS[scenario], *more, *TUTORIAL, "--resume", checkpoint
     )
     assert find_departure(whole, other, TOLERANCE) is None
-    checkpoint = other / "checkpoints" / "step-000000090"
+    checkpoint = other / "checkpoints" / "step-000000045"
     last = train("pt", tmp_path / "b", *SMALL, *SCENARIOS[scenario], *more, "--resume", checkpoint)
     assert find_departure(whole, last, TOLERANCE) is None
 
@@ -80,4 +80,4 @@ def test_a_mistake_is_caught(reference, tmp_path):
     changed_code(tmp_path / "copy", "keras_impl/on_one_device.py", before, after)
     other = train("keras_torch", tmp_path / "run", *SMALL, *SCENARIOS["sgd"], *TUTORIAL, cwd=tmp_path / "copy")
     message = find_departure(reference("sgd"), other, TOLERANCE)
-    assert "step 28 of 108 (epoch 2)" in message and "the first of its epoch" in message
+    assert "step 28 of 54 (epoch 2)" in message and "the first of its epoch" in message

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from agreement import COLOURS
-from conftest import ONE_ROUND, changed_code, copy_code, each_mistake, read_csv, run, train
+from conftest import ONE_ROUND, changed_code, each_mistake, read_csv, run, train
 
 from comparison.lockstep import find_departure
 
@@ -350,12 +350,11 @@ MUTATIONS = {
     ),
 }
 QUICK = {
-    *("an extra ReLU", "another flatten order", "the mean of the replicas' means", "padded evaluation"),
-    *("the order of examples not renewed each epoch", "a last batch weighted as a full one", "padding that counts"),
-    *("Keras's momentum rule under a changing rate", "optax's own rate", "answers taken for correct in training"),
-    *("images cut to float32 at the input", "decay added to the gradient in AdamW", "Keras's running variance"),
-    *("the same values dropped in every epoch", "each replica's gradients clipped by themselves"),
-    "the mean over the microbatches",
+    *("an extra ReLU", "the mean of the replicas' means", "padded evaluation", "optax's own rate"),
+    *("the order of examples not renewed each epoch", "a last batch weighted as a full one"),
+    *("Keras's momentum rule under a changing rate", "answers taken for correct in training"),
+    *("images cut to float32 at the input", "Keras's running variance"),
+    *("the same values dropped in every epoch", "the mean over the microbatches"),
 }
 
 
@@ -418,8 +417,3 @@ def test_compare_accuses_nobody_without_a_mistake(tmp_path):
     names = ("--implementations", "tf", "keras", "pt", "ptl", "--mode", "plain", "tuned", "--devices", 2)
     options = (*names, "--epochs", 3, "--max-steps", 30, "--train-size", 340, "--batch-size", 16, *ONE_ROUND)
     run(sys.executable, "compare.py", *options, "--output-dir", tmp_path / "r", timeout=1200)
-
-
-def test_a_copy_without_a_mistake_is_not_accused(trained, tmp_path):
-    copied = train("tf", tmp_path / "run", *PLAIN, *TWO, cwd=copy_code(tmp_path))
-    assert find_departure(trained("pt", *PLAIN), copied, 1e-10) is None

@@ -1,14 +1,18 @@
 """A network of the user's: the same training in each framework, and proved to be so."""
 
+import re
+import shutil
 import sys
 
 import numpy as np
 import pytest
-from conftest import ONE_ROUND, REPOSITORY, read_csv, run, train
+from conftest import ONE_ROUND, REPOSITORY, changed_code, read_csv, run, train
+from mistakes import MISTAKES
+from test_audits import audited
 
 from common.platform.files import read_safetensors
 from common.record.results import EpochLine, read_metrics, read_step_losses
-from common.spec.own_network import Layout
+from common.spec.own_network import Layout, read_layout
 
 EXAMPLE = REPOSITORY / "port" / "example"
 STEPS = ("--model", EXAMPLE, "--precision", 64, "--epochs", 1, "--verify-steps", 20, "--log-every-n-steps", 20)
@@ -56,6 +60,51 @@ def test_attention_and_own_parameters_agree(tmp_path):
     options = (*STEPS, "--model", REPOSITORY / "port" / "vit", "--optimizer", "adam")
     losses = [read_step_losses(train(name, tmp_path / name, *options)) for name in ("pt", "tf")]
     np.testing.assert_allclose(*losses, rtol=1e-7)
+
+
+@pytest.fixture
+def networks(tmp_path):
+    """Name -> folder; in `example` nothing drops."""
+    shutil.copytree(EXAMPLE, tmp_path / "example")
+    for path in (tmp_path / "example").glob("*.py"):
+        path.write_text(re.sub(r"Dropout\(0.25", "Dropout(0.0", path.read_text()))
+    return {"example": tmp_path / "example", "vit": REPOSITORY / "port" / "vit"}
+
+
+TRAINED = ("--epochs", 3, "--train-size", 340, "--batch-size", 32)
+SOUND = [
+    ("pt", "plain", "example", ("--devices", 2, "--gradient-clip-val", 0.5)),
+    ("tf", "plain", "example", ("--devices", 2, "--sync-batchnorm", "true")),
+    ("jax", "tuned", "example", ("--label-smoothing", 0.1, "--accumulate-grad-batches", 2)),
+    ("keras", "tutorial", "vit", ("--optimizer", "adam")),
+    ("ptl", "tuned", "vit", ("--optimizer", "adamw", "--random-crop", 2)),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("implementation", "mode", "network", "options"), SOUND)
+def test_steps_and_evaluations_of_sound_runs_pass(tmp_path, networks, implementation, mode, network, options):
+    read_layout(str(networks[network]), (8, 8, 1), 10, "tf" if implementation in ("pt", "ptl") else "pt")
+    options = ("--model", networks[network], "--mode", mode, *TRAINED, *options)
+    audits = audited(implementation, tmp_path / "run", *options, steps=(1, 9, 11, 12))
+    assert audits.evaluations and all(audit.same for audit in (*audits.steps, *audits.evaluations)), audits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("implementation", "mistake"),
+    [
+        ("pt", "half a batch in 32 bits"),
+        ("pt", "a schedule that is one step late"),
+        ("tf", "the first row's Adam with epsilon inside the root"),
+    ],
+)
+def test_a_mistake_of_the_timed_run_alone_is_found(tmp_path, networks, implementation, mistake):
+    file, before, after, options, note = MISTAKES[mistake]
+    code = changed_code(tmp_path / "code", file, before, after)
+    options = ("--model", networks["example"], *TRAINED, *options)
+    audits = audited(implementation, tmp_path / "run", *options, steps=(1, 11, 12, 23), cwd=code)
+    assert any(note in audit.note for audit in audits.different), audits
 
 
 @pytest.mark.slow

@@ -5,12 +5,12 @@ import shutil
 import numpy as np
 import pytest
 from agreement import rotated
-from conftest import CPU, IMPLEMENTATIONS, changed_code, program_of, run, run_program, train
+from conftest import CPU, IMPLEMENTATIONS, changed_code, run_program, train
 
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
 
-OPTIONS = ("--epochs", 2, "--train-size", 418, "--batch-size", 16)
+OPTIONS = ("--epochs", 1, "--train-size", 418, "--batch-size", 16)
 
 
 @pytest.fixture
@@ -43,7 +43,6 @@ def test_mixed_precision_rounds_as_it_says_and_no_more(runs, precision, implemen
     mixed, exact = first_losses(folder, runs("pt", "--precision", "64"))
     assert 1e-6 < np.abs(mixed - exact)[0] < 2 * HALVES[precision]
     result = read_result(folder)
-    assert "auto" not in (result.config.compile, result.config.tf32)
     assert result.config.precision == precision and (result.skipped_steps is None) == (precision == "bf16-mixed")
 
 
@@ -80,7 +79,7 @@ def test_the_scale_grows_and_falls_by_one_rule(tmp_path):
     """The scale doubles after every second step, so it soon overflows, again and again, in the same steps."""
     interval = "growth_interval: int ="
     folder = changed_code(tmp_path, "common/spec/update_rule.py", f"{interval} 2000", f"{interval} 2")
-    options = (*OPTIONS, "--precision", "16-mixed", "--max-steps", 40)
+    options = (*OPTIONS, "--precision", "16-mixed", "--epochs", 2, "--max-steps", 40)
     skipped = {}
     for name, devices in [("pt", 1), ("ptl", 2), ("tf", 2), ("keras", 1)]:
         run_dir = train(name, folder / name, *options, "--devices", devices, cwd=folder)
@@ -111,22 +110,14 @@ def test_compiled_steps_are_the_same_training(runs, implementation, mode, device
     assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 1e-12
 
 
-@pytest.mark.xdist_group("settings")
-@pytest.mark.parametrize("implementation", ["tf", "pt"])
-def test_tuned_mode_leaves_nothing_at_auto(runs, implementation):
-    config = read_result(runs(implementation, "--mode", "tuned")).config
-    assert "auto" not in (config.precision, config.compile, config.tf32) and config.mode == "tuned"
-
-
 def test_without_a_compiler_there_is_one_line(tmp_path):
-    command = (*program_of("pt"), "--compile", "true", "--run-dir", tmp_path / "r", *CPU)
-    (line,) = run(*command, CXX="no-such-compiler", expect=2).stderr.splitlines()
+    command = ("pt", "--compile", "true", "--run-dir", tmp_path / "r", *CPU)
+    (line,) = run_program(*command, CXX="no-such-compiler", expect=2).stderr.splitlines()
     assert line.endswith("--compile true: PyTorch needs a C++ compiler, and no-such-compiler is not installed")
 
 
 FEW = ("--model", "mnist_dropout", "--batch-size", 10, "--train-size", 331, "--devices", 2)
 REFUSED = [
-    ("pt", ("--tf32", "true"), "--tf32 true: only GPUs have TF32; this run is on the CPU"),
     ("pt", ("--compile", "true", *FEW), "a last batch of 1 leaves some of 2 replicas without examples"),
     ("pt", ("--strategy", "pipeline", "--precision", "16-mixed"), "--precision 16-mixed: not with --strategy pipeline"),
     ("ptl", ("--strategy", "dp"), "--strategy dp: Lightning does not have it; use single_device, ddp"),
@@ -139,6 +130,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.quick("pt", "tf", "keras_torch")
 @pytest.mark.parametrize(("implementation", "options", "said"), REFUSED)
 def test_what_a_framework_has_not_got_is_refused(tmp_path, implementation, options, said):
     process = run_program(implementation, *CPU, *options, "--run-dir", tmp_path / "r", expect=2)

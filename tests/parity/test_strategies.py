@@ -13,15 +13,15 @@ from comparison.lockstep import find_departure
 # An epoch has 28 steps; the last step has 7 examples. Observed differences: 2e-15, and 5e-14 in the residual network.
 SCENARIOS = {
     "accumulated": (
-        *(*COLOURS, "--model", "mnist_dropout", "--batch-size", 4, "--accumulate-grad-batches", 3, "--epochs", 4),
+        *(*COLOURS, "--model", "mnist_dropout", "--batch-size", 4, "--accumulate-grad-batches", 3, "--epochs", 2),
         *("--gradient-clip-val", 0.7, "--momentum", 0.8, "--learning-rate", 0.02, "--label-smoothing", 0.1),
     ),
     "clipped": (
-        *(*COLOURS, "--model", "cnn", "--batch-size", 12, "--epochs", 4, "--random-crop", 2),
+        *(*COLOURS, "--model", "cnn", "--batch-size", 12, "--epochs", 2, "--random-crop", 2),
         *("--optimizer", "adamw", "--weight-decay", 0.05, "--learning-rate", 0.003, "--gradient-clip-val", 0.7),
     ),
     "normalised": (
-        *(*COLOURS, "--model", "resnet8", "--batch-size", 12, "--epochs", 4, "--learning-rate", 0.01),
+        *(*COLOURS, "--model", "resnet8", "--batch-size", 12, "--epochs", 2, "--learning-rate", 0.01),
         *("--sync-batchnorm", "true", "--momentum", 0.9),
     ),
 }
@@ -40,9 +40,9 @@ RUNS = [
     *((scenario, *of, *ways[row % len(ways)]) for of, ways in OWN.items() for row, scenario in enumerate(SCENARIOS)),
     ("clipped", "tf", "mirrored", "tuned", 1),
     ("normalised", "keras", "mirrored", "plain", 1),
-    ("accumulated", "pt", "ddp", "tuned", 2),
+    ("accumulated", "pt", "ddp_find_unused_parameters_true", "tuned", 2),
     ("normalised", "ptl", "ddp", "tuned", 1),
-    ("clipped", "ptl", "ddp", "plain", 2),
+    ("clipped", "ptl", "ddp_find_unused_parameters_true", "plain", 2),
     ("clipped", "jax", "ddp", "tuned", 1),
 ]
 
@@ -56,7 +56,7 @@ def test_a_strategy_trains_as_one_device_does(trained, tmp_path, scenario, imple
         more = (*more, "--microbatches", 2)
     other = train(implementation, tmp_path, *options, *more)
     assert read_result(other).config.strategy == strategy
-    assert_the_same(trained("pt", *options), other, TOLERANCES[scenario], steps=112)
+    assert_the_same(trained("pt", *options), other, TOLERANCES[scenario], steps=56)
 
 
 @pytest.mark.quick("pt-lenet")
@@ -113,7 +113,7 @@ def test_sharded_weights_with_other_settings(tmp_path, implementation, mode, mor
 @pytest.mark.slow
 @pytest.mark.parametrize(("implementation", "mode"), [("pt", "tuned"), ("ptl", "plain")])
 def test_replicas_that_normalise_their_own_shards_are_evaluated_alike(tmp_path, implementation, mode):
-    options = (*SCENARIOS["normalised"], "--sync-batchnorm", "false", "--epochs", 2, "--devices", 2)
+    options = (*SCENARIOS["normalised"], "--sync-batchnorm", "false", "--devices", 2)
     reference = train("pt", tmp_path / "ddp", *options)
     other = train(implementation, tmp_path / "fsdp", *options, "--mode", mode, "--strategy", "fsdp")
     assert_the_same(reference, other, 1e-10, steps=56)
@@ -126,7 +126,7 @@ def test_torchrun_starts_the_processes(trained, tmp_path, implementation, strate
     options = SCENARIOS["accumulated"]
     launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
     run(*launcher, "-m", f"{implementation}_impl", *CPU, *options, "--strategy", strategy, "--run-dir", tmp_path)
-    assert_the_same(trained("pt", *options), tmp_path, 1e-12, 112)
+    assert_the_same(trained("pt", *options), tmp_path, 1e-12, 56)
 
 
 SHARES = """
@@ -219,5 +219,3 @@ def test_replicas_with_different_weights_are_noticed(tmp_path, implementation):
     folder = changed_code(tmp_path / "copy", *REPLICAS[implementation])
     run_dir = train(implementation, tmp_path / "run", "--max-steps", 2, "--devices", 2, cwd=folder)
     assert read_result(run_dir).replicas_differ == "after step 1, replicas have different weights in conv1.bias"
-    whole = train(implementation, tmp_path / "whole", "--max-steps", 2, "--devices", 2)
-    assert read_result(whole).replicas_differ is None

@@ -1,12 +1,6 @@
-"""Charts: Altair describes them, vl-convert draws them.
+"""Charts: Altair describes them, vl-convert draws them."""
 
-A page contains each chart twice. The drawn chart is for paper and for readers without JavaScript. The description is
-for Vega, a JavaScript library in the page. Vega makes an interactive chart from it, which reacts to the pointer and to
-clicks on the names in its legend.
-"""
-
-import json
-import re
+import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import altair as alt
-import pandas as pd
 import vl_convert
 
 from common.platform.files import write_bytes, write_text
@@ -22,11 +15,9 @@ from common.platform.files import write_bytes, write_text
 # Okabe and Ito's colours (2008), which people with any common kind of colour blindness can tell apart.
 COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7", "keras": "#009E73", "jax": "#D55E00"}
 MORE_COLOURS = ("#56B4E9", "#8C8C8C")
-# The page replaces these by its own colours, light or dark.
 INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
 
 WIDTH, HEIGHT = 420, 290  # pixels; with this size, the text is hardly smaller on a phone than on a large screen
-PANEL_WIDTH = 345  # pixels of a panel without its axis; that of a whole chart is then about WIDTH
 PNG_SCALE = 2
 STYLE: dict[str, Any] = {
     "font": "system-ui, sans-serif",
@@ -45,9 +36,6 @@ STYLE: dict[str, Any] = {
     "text": {"color": INK},
     "rule": {"color": INK},
 }
-# Files that `draw` may have written. A folder of figures may have others, which are the user's.
-FIGURE_FILES = re.compile("(accuracy|breakdown|learning|loss|sweep|throughput|turns)(-.+)?[.](svg|png)")
-FOR_POINTERS = "for pointers: "  # prefix of the names of layers that only a page with Vega has
 
 
 @dataclass(frozen=True)
@@ -58,47 +46,24 @@ class Chart:
       name: name of its files, without the suffix.
       title: for people.
       about: what its marks mean, in words that a newcomer knows.
-      words: what it shows, for people who can't see it.
       layers: the layers, which lie on top of each other, the lowest first.
-      height: of the whole chart, in pixels; of a chart with panels, of each panel without its axis and legend.
-      below: the layers of a second panel below the first one, with the same x axis; empty for a chart without panels.
-        A chart with panels has no layers for pointers.
+      height: of the whole chart, in pixels.
     """
 
     name: str
     title: str
     about: str
-    words: str
     layers: Sequence[alt.Chart]
     height: float = HEIGHT
-    below: Sequence[alt.Chart] = ()
-
-    @cached_property
-    def description(self) -> dict[str, Any]:
-        """The chart as a Vega-Lite specification, with the layers that react to the pointer."""
-        chart: Any = alt.layer(*self.layers)
-        fit: dict[str, Any] = {}
-        if self.below:  # Vega can't fit a chart with panels into a width
-            panels = [
-                panel.properties(width=PANEL_WIDTH, height=self.height) for panel in (chart, alt.layer(*self.below))
-            ]
-            chart = alt.vconcat(*panels).resolve_scale(x="shared")
-        else:
-            chart = chart.properties(width=WIDTH, height=self.height)
-            fit = {"autosize": {"type": "fit", "contains": "padding"}}
-        chart = chart.properties(background=PAPER)
-        with alt.data_transformers.enable("default", max_rows=None):
-            spec: dict[str, Any] = chart.to_dict(validate=False)  # a test validates them; it takes as long as drawing
-        return spec | {"config": STYLE} | fit
 
     @cached_property
     def svg(self) -> str:
         """The content of an SVG file."""
-        still = self.description
-        if not self.below:
-            layers = [layer for layer in still["layer"] if not layer.get("name", "").startswith(FOR_POINTERS)]
-            still = still | {"layer": layers}
-        drawn: str = vl_convert.vegalite_to_svg(still)
+        chart = alt.layer(*self.layers).properties(width=WIDTH, height=self.height, background=PAPER)
+        with alt.data_transformers.enable("default", max_rows=None):
+            spec = chart.to_dict(validate=False)  # validating takes as long as drawing
+        fit = {"autosize": {"type": "fit", "contains": "padding"}}
+        drawn: str = vl_convert.vegalite_to_svg(spec | {"config": STYLE} | fit)
         return drawn
 
     def png(self) -> bytes:
@@ -106,25 +71,9 @@ class Chart:
         return drawn
 
     @property
-    def inline(self) -> str:
-        """The SVG for a page with other charts: its ids are unique, and it has the page's colours."""
-        body = re.sub(r'\bid="', f'id="{self.name}-', self.svg)
-        body = _in_the_pages_colours(re.sub(r'(href="|url\()#', rf"\1#{self.name}-", body))
-        return re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r"\1", body, count=1)
-
-    @property
-    def for_vega(self) -> str:
-        """The description as JSON that is safe in a script of a page."""
-        return _in_the_pages_colours(json.dumps(self.description, separators=(",", ":")).replace("<", "\\u003c"))
-
-
-def _in_the_pages_colours(text: str) -> str:
-    """Replaces colours by those of the page. Colours that are darker on a light page become lighter on a dark page."""
-    for colour, variable in ((INK, "ink"), (FAINT, "faint"), (PAPER, "paper")):
-        text = text.replace(colour, f"var(--{variable})")
-    for colour in (*COLOURS.values(), *MORE_COLOURS):
-        text = text.replace(darker(colour), f"color-mix(in srgb, {colour} 55%, var(--ink))")
-    return text
+    def data_uri(self) -> str:
+        """The SVG as an image for a page that needs no other files."""
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
 
 
 def darker(colour: str) -> str:
@@ -133,39 +82,9 @@ def darker(colour: str) -> str:
     return "#" + "".join(f"{round(0.55 * part + 0.45 * ink):02x}" for part, ink in pairs)
 
 
-def switch() -> alt.Parameter:
-    """A selection: the rows that a reader has chosen by clicks in the legend; all rows before the first click."""
-    return alt.selection_point(name="chosen", fields=["row"], bind="legend", toggle="true")
-
-
-def tooltips(*fields: tuple[str | None, ...]) -> list[alt.Tooltip]:
-    """Of each field its name and, if given, its title and its format."""
-    parts = [[text or alt.Undefined for text in (*field, None, None)[:3]] for field in fields]
-    return [alt.Tooltip(name, title=title, format=form) for name, title, form in parts]
-
-
-def pointer_line(data: pd.DataFrame, x: alt.X, titles: dict[str, str], form: str, heading: str) -> alt.Chart:
-    """A vertical line at the x nearest to the pointer, with a tooltip that shows the values of all lines there.
-
-    Args:
-      data: with the fields `x`, `key` and `value`.
-      x: the chart's x axis.
-      titles: key -> title in the tooltip.
-      form: the format of the values.
-      heading: the title of `x` in the tooltip.
-    """
-    nearest = alt.selection_point(name="nearest", nearest=True, on="pointerover", fields=["x"], empty=False)
-    tooltip = tooltips(("x", heading), *((f"{key}:Q", title, form) for key, title in titles.items()))
-    seen = alt.condition(nearest, alt.value(0.5), alt.value(0))
-    rules = alt.Chart(data, name=f"{FOR_POINTERS}x").transform_pivot("key", value="value", groupby=["x"]).mark_rule()
-    found: alt.Chart = rules.encode(x, opacity=seen, tooltip=tooltip).add_params(nearest)
-    return found
-
-
 def draw(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Chart]:
     """Writes `NAME.svg` and `NAME.png` of every chart into `folder`; `suffix`: added to each name."""
     named = [replace(chart, name=chart.name + suffix) for chart in charts]
-    assert all(FIGURE_FILES.fullmatch(f"{chart.name}.svg") for chart in named), [chart.name for chart in named]
     for chart in named:
         write_text(folder / f"{chart.name}.svg", chart.svg)
         write_bytes(folder / f"{chart.name}.png", chart.png())

@@ -6,9 +6,8 @@ import altair as alt
 import pandas as pd
 
 from common.record.results import EpochLine
-from comparison import numbers
 from comparison.measure.row import Row
-from comparison.show.report.charts import FOR_POINTERS, Chart, pointer_line, switch, tooltips
+from comparison.show.report.charts import Chart
 from comparison.show.report.looks import looks_of_rows
 
 LEAST_ACCURACY_SPAN = (2.0, 20)  # of an axis: percentage points, and test images, so that one image looks unimportant
@@ -30,18 +29,15 @@ def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
         return
     table["x"] = (table["train_seconds"] + table["eval_seconds"]).groupby(table["row"]).cumsum()
     table["value"] = 100 * table["test_accuracy"]
-    table = table[["row", "x", "value", "epoch"]]
+    table = table[["row", "x", "value"]]
     x = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
     y = alt.Y("value:Q", title="Test accuracy, %")
     y = y.scale(accuracy_scale(table["value"].tolist(), rows[0].results[0].test_count))
-    values = ("epoch:Q",), ("x:Q", "seconds", numbers.SECONDS), ("value:Q", "accuracy, %", numbers.PERCENT)
-    ends = ", ".join(f"{row.title} {_last(row).test_accuracy:{numbers.ACCURACY}}" for row in rows)
     yield Chart(
         "accuracy",
         "Accuracy over seconds",
         "On the test set, in each row's first-round run with the median duration.",
-        f"Test accuracy over seconds, a line for each implementation; they end at {ends}",
-        [_lines(rows, table, x, y), _points(table, x, y, *values)],
+        [_lines(rows, table, x, y)],
         _height(rows),
     )
 
@@ -49,53 +45,42 @@ def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
 def loss_over_epochs(rows: Sequence[Row]) -> Iterator[Chart]:
     """A strong line for each row's test loss, a pale one for its training loss: the means over seeds."""
     parts = []
-    for number, row in enumerate(rows):
+    for row in rows:
         firsts = row.runs.drop_duplicates("seed")["run"]
         means = pd.concat([_epochs(row.title, run.epochs) for run in firsts]).groupby("epoch")
         for kind, column in (("training", "train_loss"), ("test", "test_loss")):
             line = means[column].mean().reset_index().set_axis(["x", "value"], axis=1)
-            parts.append(line.assign(row=row.title, key=f"{kind}{number}", set=kind))
+            parts.append(line.assign(row=row.title, set=kind))
     table = pd.concat(parts)
     if len(table) == len(parts):
         return
-    x, y = _epoch_axis(table), _loss_axis()
-    tests = table[table["set"] == "test"][["x", "key", "value"]]
-    titles = {f"test{number}": row.title for number, row in enumerate(rows)}
-    ends = ", ".join(f"{row.title} {_last(row).test_loss:{numbers.LOSS}}" for row in rows)
     yield Chart(
         "loss",
         "Loss over epochs",
         "Strong lines: the test set. Pale lines: the training set, averaged over an epoch while the weights changed."
         " Lines on top of each other mean equal values.",
-        f"Loss over epochs, a line for each implementation; on the test set they end at {ends}",
-        [_lines(rows, table, x, y), pointer_line(tests, x, titles, numbers.LOSS, "after epoch")],
+        [_lines(rows, table, _epoch_axis(table), _loss_axis())],
         _height(rows),
     )
 
 
 def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
     """Losses on training and test images, with `--check-learning`."""
-    parts, words = [], []
+    parts = []
     for row in rows:
         if fit := row.fit:
             parts.append(_epochs(row.title, fit.train).assign(set="training"))
             parts.append(_epochs(row.title, fit.test).assign(set="test"))
-            train, test = (format(lines[-1].test_loss, numbers.LOSS) for lines in (fit.train, fit.test))
-            words.append(f"{row.title} ends at {train} on training and {test} on test images: {fit.verdict}")
     if not parts:
         return
-    names = {"epoch": "x", "test_loss": "value", "test_accuracy": "accuracy"}
-    table = pd.concat(parts).rename(columns=names)[["row", "set", *names.values()]]
-    x, y = _epoch_axis(table), _loss_axis()
-    values = ("set:N",), ("x:Q", "epoch"), ("value:Q", "loss", numbers.LOSS), ("accuracy:Q", None, numbers.ACCURACY)
+    table = pd.concat(parts).rename(columns={"epoch": "x", "test_loss": "value"})[["row", "set", "x", "value"]]
     yield Chart(
         "learning",
         "Underfitting or overfitting",
         "Strong lines: the test images. Pale lines: the same number of training images, evaluated in the same way:"
         " after the epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong"
         " one, or the strong one rising: overfitting.",
-        f"Loss on training and test images over epochs: {'; '.join(words)}",
-        [_lines(rows, table, x, y), _points(table, x, y, *values)],
+        [_lines(rows, table, _epoch_axis(table), _loss_axis())],
         _height(rows),
     )
 
@@ -103,12 +88,6 @@ def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
 def _epochs(title: str, epochs: Sequence[EpochLine]) -> pd.DataFrame:
     """A line for each evaluation; `row` is the title."""
     return pd.DataFrame(map(dict, epochs)).assign(row=title)
-
-
-def _last(row: Row) -> EpochLine:
-    """The last evaluation of a row's first run."""
-    last: EpochLine = row.runs["run"].iloc[0].epochs[-1]
-    return last
 
 
 def _height(rows: Sequence[Row]) -> float:
@@ -126,17 +105,9 @@ def _loss_axis() -> alt.Y:
 
 def _lines(rows: Sequence[Row], table: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     """A line for each `row` of `table` and, if it has a column `set`, a pale one for the training set."""
-    chosen = switch()
     lines: alt.Chart = alt.Chart(table).mark_line(point=bool(table.groupby("row")["x"].nunique().max() < 3))
-    lines = lines.encode(x, y, *looks_of_rows(rows).line()).add_params(chosen).transform_filter(chosen)
+    lines = lines.encode(x, y, *looks_of_rows(rows).line())
     if "set" not in table:
         return lines
     pale = alt.Scale(domain=["test", "training"], range=[1, 0.4])
     return lines.encode(opacity=alt.Opacity("set:O", scale=pale, legend=None), detail="set:N")
-
-
-def _points(table: pd.DataFrame, x: alt.X, y: alt.Y, *values: tuple[str | None, ...]) -> alt.Chart:
-    """A tooltip for each point of the lines, which also names the row; `values`: see `tooltips`."""
-    points = alt.Chart(table, name=f"{FOR_POINTERS}points").mark_point(size=120, opacity=0)
-    found: alt.Chart = points.encode(x, y, tooltip=tooltips(("row:N", "framework"), *values))
-    return found

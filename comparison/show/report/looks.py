@@ -1,4 +1,4 @@
-"""How the rows of a comparison look in charts, the same in all charts; and how charts react to a reader's pointer."""
+"""How the rows of a comparison look in charts, the same in all charts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,20 +1,15 @@
 """Writes `report.html`, one page that needs no other files, and the figures as separate files."""
 
 import json
-import resource
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.implementations import implementation_title
-from common.platform.errors import FileError, UserError
-from common.platform.files import user_cache, write_text
+from common.platform.files import write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE
 from comparison.measure.comparison import Comparison
 from comparison.measure.table import Table
@@ -22,7 +17,7 @@ from comparison.plan.jobs import shown_variant
 from comparison.ratios import MIN_ROUNDS, WARM_UP_FROM
 from comparison.run.side_runs import profile_path, read_profile
 from comparison.run.store import Run
-from comparison.show.report.charts import FIGURE_FILES, Chart, draw
+from comparison.show.report.charts import Chart, draw
 from comparison.show.report.curve_figures import accuracy_over_seconds, learning_curves, loss_over_epochs
 from comparison.show.report.gallery import find_mistakes
 from comparison.show.report.speed_figures import breakdown, throughput
@@ -33,11 +28,8 @@ from comparison.show.tables import (
     ABOUT_DETAILS,
     ABOUT_STUDY,
     about_main,
-    about_modes,
-    decision_columns,
     in_one_line,
     row_tables,
-    share_of_best,
     study_tables,
 )
 
@@ -47,33 +39,10 @@ MAX_DRAWN = 8  # tables with figures and pictures; the tables of a sweep's furth
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-def _vega() -> str:
-    """Vega and vegaEmbed as one script. Bundling takes more than a second, so the user's cache folder keeps it."""
-    cached = user_cache() / f"vega-{metadata.version('vl-convert-python')}.js"
-    with suppress(OSError, UnicodeError):  # there is none yet
-        return cached.read_text(encoding="utf-8")
-    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    with suppress(OSError, FileError):  # if the folder can't be written to, the next report bundles it again
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        write_text(cached, script)
-    return script
-
-
 def write_report(comparison: Comparison) -> None:
-    """Writes `report.html` and `figures/*.svg` and `.png`.
-
-    Raises UserError if the address space is limited: V8, with which the charts are drawn, would end this process.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY:
-        raise UserError(
-            f"no report: its charts can't be drawn under ulimit -v {limit // 1024}; set ulimit -v unlimited"
-        )
+    """Writes `report.html` and `figures/*.svg` and `.png`."""
     folder = comparison.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
-    for path in folder.iterdir():
-        if FIGURE_FILES.fullmatch(path.name):  # its chart may no longer exist
-            path.unlink()
     study = comparison.study
     study_figures = draw(study_charts(study), folder) if study else []
     charts = [
@@ -101,21 +70,15 @@ def write_report(comparison: Comparison) -> None:
         request=comparison.request,
         findings=findings(comparison, first) if first else {},
         study_found=study_conclusions(study) if study else [],
-        finished=first.finished if first else [],
-        decision=decision_columns(first.finished) if first else [],
-        share_of_best=share_of_best,
         sections=sections,
         study=study,
         study_tables=study_tables,
         study_charts=study_figures,
-        about_modes=about_modes(comparison.request.options.modes),
         about_main=about_main(comparison.request.options.modes),
         about_details=ABOUT_DETAILS,
         about_study=ABOUT_STUDY,
         remarks=remarks(comparison),
         figures_dir=FIGURES_DIR,
-        descriptions=[chart for group in (study_figures, *charts) for chart in group],
-        vega=_vega(),
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
         device_names=sorted({result.device_name for result in results}),
         versions=_versions(comparison.ended),

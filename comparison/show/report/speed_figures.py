@@ -7,8 +7,7 @@ import pandas as pd
 
 from common.record.timeline import SHOWN_PHASES
 from comparison.measure.row import ABOUT_PHASES, Row
-from comparison.numbers import COUNT, SECONDS, SHARE
-from comparison.show.report.charts import INK, PAPER, Chart, tooltips
+from comparison.show.report.charts import INK, PAPER, Chart
 from comparison.show.report.looks import Looks, legend_height, looks_of_rows
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#CC79A7", "#999999")
@@ -22,10 +21,15 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
     if not shown:
         return
     medians = pd.DataFrame(
-        {"row": row.title, "value": row.images_per_second, "low": row.spread[0], "high": row.spread[1]} for row in shown
+        {
+            "row": row.title,
+            "value": row.images_per_second,
+            "low": row.images_per_second_low,
+            "high": row.images_per_second_high,
+        }
+        for row in shown
     )
     dots = pd.concat([_dots(row) for row in shown])
-    words = [f"{row.title} {row.images_per_second:{COUNT}}" for row in shown]
     about = "A bar ends at the median of the rounds. A dot is a round"
     about += ", a ring a disturbed one, which does not count" if shown[0].in_table.num_disturbed else ""
     about += "; the line is the middle half of the rounds or, if there are few, lowest to highest."
@@ -35,8 +39,7 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
         "throughput",
         "Throughput",
         about,
-        f"Images per second, a bar for each implementation: {', '.join(words)}",
-        _bars(medians, dots, looks_of_rows(rows), "Images per second", COUNT),
+        _bars(medians, dots, looks_of_rows(rows)),
         AXIS + LINE * len(shown),
     )
 
@@ -44,26 +47,21 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
 def _dots(row: Row) -> pd.DataFrame:
     """A dot for each run with a speed."""
     runs = row.runs[row.runs["speed"].notna()]
-    loads = runs["training_other_load"].map(lambda load: "unknown" if pd.isna(load) else f"{load:{SHARE}} of all cores")
     counts = runs["left_out"].map({True: "no: disturbed", False: "yes"})
-    return pd.DataFrame(
-        {"row": row.title, "value": runs["speed"], "round": runs["round"], "seed": runs["seed"]}
-    ).assign(load=loads, counts=counts)
+    return pd.DataFrame({"row": row.title, "value": runs["speed"], "counts": counts})
 
 
-def _bars(middles: pd.DataFrame, dots: pd.DataFrame, looks: Looks, label: str, form: str) -> list[alt.Chart]:
+def _bars(middles: pd.DataFrame, dots: pd.DataFrame, looks: Looks) -> list[alt.Chart]:
     """Bars; if there are dots, each bar also has a line from `low` to `high`, with the dots on top."""
     place = Looks({title: looks.of[title] for title in middles["row"]}).place
-    value = alt.X("value:Q", title=label, scale=alt.Scale(zero=True)).axis(tickCount=5)
-    tooltip = tooltips(("row:N", "framework"), ("value:Q", label, form))
+    value = alt.X("value:Q", title="Images per second", scale=alt.Scale(zero=True)).axis(tickCount=5)
     bars = alt.Chart(middles).encode(place)
-    layers = [bars.mark_bar(size=22, opacity=0.75).encode(value, looks.colour(), tooltip=tooltip)]
+    layers = [bars.mark_bar(size=22, opacity=0.75).encode(value, looks.colour())]
     if len(dots):
         layers.append(bars.mark_rule(color=INK, strokeWidth=2).encode(alt.X("low:Q"), alt.X2("high:Q")))
-        tooltip += tooltips(("round:Q",), ("seed:Q",), ("load:N", "other programs' load"), ("counts:N", "counts"))
         filled = alt.Fill("counts:N", scale=alt.Scale(domain=["yes", "no: disturbed"], range=[INK, PAPER]), legend=None)
         points = alt.Chart(dots).mark_point(size=18, yOffset=7, stroke=INK, strokeWidth=1, opacity=1)
-        layers.append(points.encode(place, value, filled, tooltip=tooltip))
+        layers.append(points.encode(place, value, filled))
     return layers
 
 
@@ -73,9 +71,6 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
         {"row": row.title, "phase": phase, "seconds": row.phases[phase], "order": order}
         for row in rows
         for order, phase in enumerate(SHOWN_PHASES)
-    ]
-    words = [
-        f"{row.title} {', '.join(f'{phase} {row.phases[phase]:{SECONDS}}' for phase in SHOWN_PHASES)}" for row in rows
     ]
     scale = alt.Scale(domain=[*SHOWN_PHASES], range=[*PHASE_COLOURS])
     bars = (
@@ -88,7 +83,6 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
                 "phase:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=3, symbolType="square")
             ),
             alt.Order("order:Q"),
-            tooltip=tooltips(("row:N", "framework"), ("phase:N",), ("seconds:Q", None, SECONDS)),
         )
     )
     yield Chart(
@@ -96,7 +90,6 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
         "Where the time goes",
         "The first-round run with the median duration."
         f" {'; '.join(f'{phase}: {about}' for phase, about in ABOUT_PHASES.items())}.",
-        f"Seconds in each phase: {'; '.join(words)}",
         [bars],
         AXIS + LINE * len(rows) + legend_height(SHOWN_PHASES),
     )

@@ -3,15 +3,13 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 import altair as alt
 import pandas as pd
 
-from comparison import numbers
 from comparison.measure.sweep import Study, SweepRow
-from comparison.show.report.charts import HEIGHT, INK, Chart, pointer_line, switch
+from comparison.show.report.charts import HEIGHT, INK, Chart
 from comparison.show.report.curve_figures import accuracy_scale
 from comparison.show.report.looks import SHAPES, Looks, looks_of_rows
 
@@ -24,50 +22,45 @@ class Quantity(NamedTuple):
     Attributes:
       name: of its files.
       label: the title of its axis.
-      form: of its numbers.
       values: the value of a row and the ends of its band; None if not known, or if the chart has no bands.
       about: what the marks mean.
     """
 
     name: str
     label: str
-    form: str
     values: Callable[[SweepRow], Band]
-    about: str = ""
-
-
-def _speed_up(row: SweepRow) -> Band:
-    """With too few rounds for a ratio: the geometric mean of the lowest and the highest one, between these."""
-    if row.ratio is None:
-        return None, None, None
-    if row.ratio.estimate is None:
-        return geometric_mean(row.ends), row.ratio.least, row.ratio.most
-    return row.ratio.estimate, row.ratio.low, row.ratio.high
+    about: str
 
 
 QUANTITIES = [
     Quantity(
-        *("speed-up", "Speed-up in images per second", numbers.RATIO, _speed_up),
+        "speed-up",
+        "Speed-up in images per second",
+        lambda row: (row.ratio.estimate, row.ratio.low, row.ratio.high) if row.ratio else (None, None, None),
         "Speed relative to that with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
         " Bands: 95 % intervals.",
     ),
     Quantity(
-        *("images-per-second", "Images per second", numbers.COUNT),
-        lambda row: (row.row.images_per_second, *row.row.spread),
+        "images-per-second",
+        "Images per second",
+        lambda row: (row.row.images_per_second, row.row.images_per_second_low, row.row.images_per_second_high),
         "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
     ),
     Quantity(
-        *("target-steps", "Steps to the target accuracy", numbers.COUNT),
+        "target-steps",
+        "Steps to the target accuracy",
         lambda row: (row.row.target_steps, None, None),
         "Means over the runs, where all of them reached the target.",
     ),
     Quantity(
-        *("target-seconds", "Seconds to the target accuracy", numbers.SECONDS),
-        lambda row: (row.row.target_seconds, row.row.target_seconds_q1, row.row.target_seconds_q3),
-        "Training and evaluation, without start-up. Bands: the middle half of the runs.",
+        "target-seconds",
+        "Seconds to the target accuracy",
+        lambda row: (row.row.target_seconds, None, None),
+        "Training and evaluation, without start-up: means over the runs, where all of them reached the target.",
     ),
     Quantity(
-        *("final-accuracy", "Final test accuracy, %", numbers.PERCENT),
+        "final-accuracy",
+        "Final test accuracy, %",
         lambda row: (row.row.test_accuracy, row.row.test_accuracy_low, row.row.test_accuracy_high),
         "Means over seeds. Bands: 95 % intervals.",
     ),
@@ -84,18 +77,13 @@ def study_charts(study: Study) -> Iterator[Chart]:
 def _study_chart(study: Study, quantity: Quantity) -> Chart:
     looks, percent = _looks(study), 100 if quantity.name == "final-accuracy" else 1
     data: list[dict[str, Any]] = []
-    words = []
-    for number, series in enumerate(looks.titles):
+    for series in looks.titles:
         members = [row for row in study.rows if row.series == series or _also_in(row, series, study)]
-        known = []
         for row in members:
             value, low, high = (None if value is None else percent * value for value in quantity.values(row))
             if value is not None:
                 x = float(row.x) if study.numeric else row.x
-                data.append({"row": series, "key": f"row{number}", "x": x, "value": value, "low": low, "high": high})
-                known.append(f"{value:{quantity.form}} at {row.x}")
-        if known:
-            words.append(f"{series} {', '.join(known)}")
+                data.append({"row": series, "x": x, "value": value, "low": low, "high": high})
     table = pd.DataFrame(data)
     axis = _axis(study)
     y = alt.Y("value:Q", title=quantity.label).scale(zero=False)
@@ -105,25 +93,14 @@ def _study_chart(study: Study, quantity: Quantity) -> Chart:
     if quantity.name == "speed-up":
         y = y.scale(zero=True)
         layers.append(_ideal(study, axis))
-    chosen = switch()
-    lines = alt.Chart(table).encode(axis, y, *looks.line())
-    layers.append(lines.mark_line().add_params(chosen).transform_filter(chosen))
-    points = alt.Chart(table).transform_filter(chosen).mark_point(filled=True, size=60, opacity=1)
+    layers.append(alt.Chart(table).mark_line().encode(axis, y, *looks.line()))
+    points = alt.Chart(table).mark_point(filled=True, size=60, opacity=1)
     layers.append(points.encode(axis, y, looks.colour(legend=True), looks.shape(legend=True)))
     if table["low"].notna().any():
-        bands = alt.Chart(table).transform_filter(chosen).mark_rule(strokeWidth=6, opacity=0.3)
+        bands = alt.Chart(table).mark_rule(strokeWidth=6, opacity=0.3)
         layers.append(bands.encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), looks.colour(legend=True)))
-    titles = {f"row{number}": series for number, series in enumerate(looks.titles)}
-    layers.append(pointer_line(table[["x", "key", "value"]], axis, titles, quantity.form, study.option))
     title = f"{quantity.label} by {study.option}"
-    return Chart(
-        f"sweep-{quantity.name}",
-        title,
-        quantity.about,
-        f"{title}: {'; '.join(words)}",
-        layers,
-        HEIGHT - 30 + looks.legend_height,
-    )
+    return Chart(f"sweep-{quantity.name}", title, quantity.about, layers, HEIGHT - 30 + looks.legend_height)
 
 
 def _axis(study: Study) -> alt.X:
@@ -142,7 +119,7 @@ def _ideal(study: Study, x: alt.X) -> alt.Chart:
     ideal = {float(row.x): row.ideal for row in study.rows if row.ideal}
     table = pd.DataFrame({"x": [*ideal], "value": [*ideal.values()]})
     line: alt.Chart = alt.Chart(table).mark_line(color=INK, strokeDash=[2, 3], strokeWidth=1.5)
-    return line.encode(x, alt.Y("value:Q"), tooltip=[alt.Tooltip("value:Q", title="ideal", format=numbers.RATIO)])
+    return line.encode(x, alt.Y("value:Q"))
 
 
 def _looks(study: Study) -> Looks:
