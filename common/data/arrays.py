@@ -40,30 +40,17 @@ def array_path(folder: Path, part: str, kind: str) -> Path:
     return folder / f"{part}_{kind}.npy"
 
 
-def _read_info(folder: Path) -> ArraysInfo:
-    path = folder / DATASET_FILE
-    if not path.exists():
-        raise UserError(f"--dataset {folder}: no {DATASET_FILE} there")
-    return read_json_model(ArraysInfo, path)
-
-
 def read_arrays_folder(folder: Path) -> tuple[ArraysInfo, Split, Split]:
     """Description, training set and test set of a folder; the images are memory-mapped, not read.
 
     Raises UserError if a file is missing or damaged.
     """
-    info = _read_info(folder)
+    info = read_json_model(ArraysInfo, folder / DATASET_FILE)
     train, test = (
-        (open_array(array_path(folder, part, "images")), np.array(open_array(array_path(folder, part, "labels"))))
+        (_load(array_path(folder, part, "images")), np.array(_load(array_path(folder, part, "labels"))))
         for part in ("train", "test")
     )
     return info, train, test
-
-
-def open_array(path: Path) -> NDArray[Any]:
-    """An array file, memory-mapped. Raises UserError if it is missing or damaged."""
-    array: NDArray[Any] = _load(path)
-    return array
 
 
 def _load(path: Path) -> Any:
@@ -77,7 +64,7 @@ def _load(path: Path) -> Any:
 
 def check_source(folder: Path, option: str, state: str) -> None:
     """Raises UserError if the images, of which the arrays in `folder` were made, have changed since."""
-    if _read_info(folder).source != state:
+    if read_json_model(ArraysInfo, folder / DATASET_FILE).source != state:
         raise UserError(f"{option}: has changed since {folder} was made of it; remove that folder")
 
 
@@ -174,7 +161,7 @@ def check_class_names(class_names: list[str]) -> None:
 
 def write_arrays_info(folder: Path, class_names: list[str], source: str) -> ArraysInfo:
     """Computes mean, standard deviation and checksum of the arrays in `folder`, and writes `dataset.json`."""
-    images = open_array(array_path(folder, "train", "images"))
+    images = _load(array_path(folder, "train", "images"))
     sums = squares = np.zeros(images.shape[3])
     rows = max(1, PIXELS_AT_A_TIME // int(np.prod(images.shape[1:])))
     for start in range(0, len(images), rows):
@@ -191,7 +178,7 @@ def write_arrays_info(folder: Path, class_names: list[str], source: str) -> Arra
 def _sha256(folder: Path) -> str:
     digest = hashlib.sha256()
     for part, kind in ARRAYS:
-        array = open_array(array_path(folder, part, kind))
+        array = _load(array_path(folder, part, kind))
         digest.update(f"{part} {kind} {array.dtype.str} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()

@@ -92,7 +92,8 @@ def list_images(source: Path) -> Listing:
         left_out += [path for paths in _content(source) for path in paths if path not in parts]
         train, test = map(images_of_classes, parts)
         if unknown := sorted(set(test) - set(train)):
-            raise UserError(f"{parts[1] / unknown[0]}: is a class that {parts[0]} doesn't have")
+            first, second = (part.name for part in parts)
+            raise UserError(f"--dataset {source}: {second}/{unknown[0]} is a class that {first}/ doesn't have")
     else:
         whole = images_of_classes(source)
         test = {name: files[4::5] for name, files in whole.items()}

@@ -1,7 +1,6 @@
 """The NVIDIA GPUs of this machine, and why a framework can't use them."""
 
 import os
-import shutil
 import subprocess
 
 from common.platform.machine import REPOSITORY
@@ -9,20 +8,17 @@ from common.platform.machine import REPOSITORY
 CURE = f"`make environments` in {REPOSITORY} installs what it needs"
 
 
-def has_gpu() -> bool:
-    """Whether this machine has an NVIDIA GPU, even if no framework can use it."""
-    if shutil.which("nvidia-smi") is None:
-        return False
-    try:
-        return "GPU " in subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
 def list_gpus() -> list[str]:
-    """Name and driver of each NVIDIA GPU."""
+    """Name and driver of each NVIDIA GPU of this machine, even if no framework can use it."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def has_gpu() -> bool:
+    return bool(list_gpus())
 
 
 def why_no_gpu(cuda: str | None) -> str:

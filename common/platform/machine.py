@@ -3,9 +3,7 @@
 import hashlib
 import os
 import platform
-import resource
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -129,7 +127,7 @@ def peak_memory_bytes(pid: int) -> int:
     """Sum of the peak resident memory of process `pid` and its running descendants, in bytes.
 
     On Linux the peak of a process is its high-water mark (VmHWM). Memory that processes share is counted in each of
-    them. Elsewhere the peak is known for the calling process only; for the others their current memory is used.
+    them. Elsewhere their current memory is used.
     """
     return sum(map(_peak, _family(pid)))
 
@@ -145,9 +143,6 @@ def _peak(process: psutil.Process) -> int:
         for line in status.read_text().splitlines() if status.exists() else []:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-        if process.pid == os.getpid():
-            unit = 1 if sys.platform == "darwin" else 1024
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         return int(process.memory_info().rss)
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return 0  # it ended meanwhile

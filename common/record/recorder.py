@@ -551,7 +551,6 @@ class Recorder:
             schema_version=SCHEMA_VERSION,
             implementation=self.framework.name,
             config=config,
-            config_sha256=config.sha256(),
             data_sha256=experiment.dataset.sha256,
             initial_weights_sha256=arrays_sha256(initial),
             num_parameters=experiment.network.num_parameters,

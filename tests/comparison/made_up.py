@@ -210,7 +210,6 @@ def write_files(run_dir, implementation, asked, truth, factor, started="2026-01-
         "schema_version": SCHEMA_VERSION,
         "implementation": implementation,
         "config": config,
-        "config_sha256": config.sha256(),
         "data_sha256": dataset.sha256,
         "initial_weights_sha256": arrays_sha256(experiment.initial_weights),
         "num_parameters": experiment.network.num_parameters,

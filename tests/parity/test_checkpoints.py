@@ -78,7 +78,7 @@ def test_another_framework_goes_on(begun, tmp_path, scenario, begins, step, goes
     assert_the_same(reference, other, tolerance, steps=84)
     result = read_result(other)
     assert result.resumed_from == int(folder.name.removeprefix("step-")) and read_result(first).resumed_from is None
-    assert result.config.resume == folder and result.config_sha256 != "" and result.num_steps == 84
+    assert result.config.resume == folder and result.num_steps == 84
 
 
 @pytest.mark.slow
