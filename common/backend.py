@@ -57,7 +57,8 @@ class Backend(Framework):
         if launch.is_first:
             experiment = with_run_dir(experiment, self.name)
         if not config.dry_run:
-            self.run_process(experiment, timeline, launch.rank, measures=launch.local_rank == 0)
+            rank = launch.number(int(experiment.config.devices))
+            self.run_process(experiment, timeline, rank, measures=launch.local_rank == 0)
 
     def run_process(self, experiment: Experiment, timeline: Timeline, rank: int, measures: bool) -> None:
         """This process's part of the run; see `Recorder`."""

@@ -1,5 +1,6 @@
 """Replaces "auto" in devices and settings by values for this machine, before any data are read, and describes them."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ SEES_NO_GPU = "{} sees no GPU"
 # How an implementation is started on several nodes.
 LAUNCHERS = {
     "PyTorch": "torchrun, srun or mpirun",
-    "Lightning": "torchrun, srun or mpirun",
+    "Lightning": "torchrun, srun or mpirun; or by hand, with NODE_RANK, MASTER_ADDR and MASTER_PORT set on each",
     "JAX": "torchrun, srun or mpirun",
     "TensorFlow": "srun or mpirun; or by hand, with TF_CONFIG set on each",
 }
@@ -97,15 +98,23 @@ def _resolve_accelerator(
 
 def _resolve_nodes(config: TrainConfig, title: str, launch: Launch) -> int:
     """The number of nodes. Raises UserError if a launcher says otherwise, or if the nodes' processes are missing."""
-    nodes, launched = config.num_nodes, launch.num_nodes or 1
-    if nodes in ("auto", launched):
-        return launched
-    if launch.num_nodes is not None:
-        on = f"{launch.started_by} has started processes on {launched}"
-        raise UserError(f"--num-nodes {nodes}: {on}; leave the option out")
-    if title not in LAUNCHERS:
-        raise UserError(f"--num-nodes {nodes}: {title} trains on one node only; tf_impl trains on several")
-    raise UserError(f"--num-nodes {nodes}: start {title} on every node with {LAUNCHERS[title]}")
+    nodes, launched = config.num_nodes, launch.num_nodes
+    if nodes == "auto":
+        nodes = launched or 1
+    if launched is not None:
+        if nodes != launched:
+            on = f"{launch.started_by} has started processes on {launched}"
+            raise UserError(f"--num-nodes {nodes}: {on}; leave the option out")
+        return nodes
+    if launch.node >= nodes:
+        there = f"by --num-nodes {nodes} the nodes are 0 to {nodes - 1}" if nodes != 1 else "of one node it is 0"
+        raise UserError(f"NODE_RANK {launch.node}: {there}; --num-nodes, on every node, says how many there are")
+    if nodes > 1:
+        if title not in LAUNCHERS:
+            raise UserError(f"--num-nodes {nodes}: {title} trains on one node only; tf_impl trains on several")
+        if title != "Lightning" or not {"NODE_RANK", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+            raise UserError(f"--num-nodes {nodes}: start {title} on every node with {LAUNCHERS[title]}")
+    return nodes
 
 
 def _launched(

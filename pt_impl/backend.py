@@ -139,6 +139,7 @@ class PyTorch(Torch):
         launch = Launch.read()
         config = self.resolve(config)
         if launch.world_size is not None:
+            assert launch.rank is not None
             replicas.prepare_rendezvous(launch)
             self.run_rank(launch.rank, launch.local_rank, config, Timeline.begin(launch.first_pid))
         elif config.dry_run:

@@ -31,7 +31,7 @@ def make_replica_environment(config: TrainConfig) -> list[ClusterEnvironment]:
             # Used instead of Lightning's MPIEnvironment, which keeps MPI until the end without any need.
             os.environ.update(LOCAL_RANK=str(launch.local_rank), NODE_RANK=str(launch.node))
         case "user":
-            if config.devices > 1:
+            if config.devices > 1 and config.num_nodes == 1:
                 # By default the replicas would start a store at MASTER_PORT, which anybody could reach.
                 tell_rendezvous(LOOPBACK, host_store(LOOPBACK))
     # By default Lightning, within a Slurm job, would wait for Slurm to start the replicas.

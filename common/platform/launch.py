@@ -33,7 +33,7 @@ class Launch:
 
     Attributes:
       started_by: a launcher, or the user. Lightning starts this program again for each further replica of a node.
-      rank: 0 for the only or the first process of a run.
+      rank: 0 for the only or the first process of a run; None on further nodes with Lightning, which assigns the rank.
       local_rank: rank among the processes on this node.
       world_size: number of processes that the launcher has started; None if this program starts its own processes.
       local_world_size: number of these processes on this node; None if `world_size` is None.
@@ -42,7 +42,7 @@ class Launch:
     """
 
     started_by: Starter
-    rank: int
+    rank: int | None
     local_rank: int
     world_size: int | None
     local_world_size: int | None
@@ -65,21 +65,23 @@ class Launch:
                 local_size = size // nodes if nodes and size % nodes == 0 else 0
                 return cls._of_launcher("Slurm", rank, local_rank, size, local_size)
         if STARTED_BY in environment and "LOCAL_RANK" in environment:
-            (local_rank,) = _numbers(environment, "LOCAL_RANK")
-            return cls("Lightning", local_rank, local_rank, None, None, 0, None)
+            local_rank, node = _numbers(environment, "LOCAL_RANK", "NODE_RANK")
+            return cls("Lightning", None if node else local_rank, local_rank, None, None, node, None)
         if "TF_CONFIG" in environment:
             addresses, rank = read_tf_config(environment["TF_CONFIG"])
             hosts = [host for host, _ in addresses]
             own = hosts[rank]
             if len(hosts) > 1:
                 return cls._of_launcher("TF_CONFIG", rank, hosts[:rank].count(own), len(hosts), hosts.count(own))
-        for name in ("LOCAL_RANK", "RANK", "NODE_RANK", "WORLD_SIZE"):
+        for name in ("LOCAL_RANK", "RANK", "WORLD_SIZE"):
             if name in environment and STARTED_BY not in environment:
                 raise UserError(
                     f"{name} {environment[name]}: this variable of the environment says that this is one of several"
                     f" processes, but no launcher has started it; unset {name}, or use torchrun, srun or mpirun"
                 )
-        return cls("user", 0, 0, None, None, 0, None)
+        # The user sets it for Lightning, which starts further processes on each node where the user has started one.
+        node = _numbers(environment, "NODE_RANK")[0] if "NODE_RANK" in environment else 0
+        return cls("user", None if node else 0, 0, None, None, node, None)
 
     @classmethod
     def _of_launcher(cls, started_by: Starter, rank: int, local_rank: int, size: int, local_size: int) -> "Launch":
@@ -101,6 +103,10 @@ class Launch:
     def is_first(self) -> bool:
         """Whether this is the first process of the run, which prints for all."""
         return self.node == self.local_rank == 0
+
+    def number(self, processes_per_node: int) -> int:
+        """The rank, also where Lightning has not assigned it yet."""
+        return self.node * processes_per_node + self.local_rank if self.rank is None else self.rank
 
 
 def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:

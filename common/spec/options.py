@@ -255,8 +255,8 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     """number of devices on each node, each a replica unless --strategy says otherwise; auto: 1 on the CPU, all GPUs, or
     as many as a launcher such as torchrun has started"""
     num_nodes: AutoOrCount = option("machine", "auto")
-    """number of machines; a launcher (torchrun, srun, mpirun) starts this program on each of them; auto: as the
-    launcher says, else 1"""
+    """number of machines; a launcher (torchrun, srun, mpirun) starts this program on each of them, or with Lightning
+    you start it yourself; auto: as the launcher says, else 1"""
     strategy: Literal["auto", Strategy] = option("machine", "auto", neutral="single_device")
     """how devices work together. mirrored (TensorFlow, Keras), ddp (PyTorch, Lightning): each has the whole network and
     a shard of the batch; ddp_find_unused_parameters_true: ddp that looks for weights without a gradient; dp (PyTorch,

@@ -85,6 +85,7 @@ def test_a_launchers_processes_are_the_devices(launch, num_gpus, strategies, opt
             "--strategy multi_worker_mirrored: is for several processes, started by srun or mpirun",
         ),
         ("PyTorch", started(processes=2, nodes=2), PIPELINE, "--strategy pipeline: is for one node"),
+        ("PyTorch", Launch.read({"NODE_RANK": "1"}), {}, "NODE_RANK 1: of one node it is 0; --num-nodes, on every"),
     ],
 )
 def test_processes_that_do_not_fit_the_options_are_reported(title, launch, options, message):

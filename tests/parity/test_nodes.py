@@ -75,6 +75,14 @@ def torchrun(implementation, nodes, devices, options):
     return commands, [{}, {}]
 
 
+def by_hand(implementation, nodes, devices, options):
+    """The commands and environment variables that start Lightning on several nodes without a launcher."""
+    more = ("--devices", devices, "--num-nodes", 2)
+    command = (*program_of(implementation), *options, *more)
+    environments = [{"NODE_RANK": str(rank), "MASTER_ADDR": "n1", "MASTER_PORT": "29500"} for rank in range(2)]
+    return [(name, command) for name in NAMES], environments
+
+
 def tf_config(implementation, nodes, devices, options):
     """One process per device, because on the CPU a worker of TensorFlow can't have several devices."""
     workers = [f"{name}:{4000 + local_rank}" for name, local_rank in itertools.product(NAMES, range(devices))]
@@ -107,7 +115,8 @@ STREAMED = {RESIDENT_VARIABLE: "0"}
     ("start", "implementation", "devices", "mode", "limit"),
     [
         *((torchrun, name, 2, "plain", {}) for name in ("pt", "jax")),
-        *((torchrun, "ptl", devices, "plain", {}) for devices in (1, 2)),
+        (torchrun, "ptl", 1, "plain", {}),
+        (by_hand, "ptl", 2, "plain", {}),
         (tf_config, "tf", 2, "plain", {}),
         *((mpirun, name, devices, "plain", {}) for name, devices in (("pt", 1), ("ptl", 2), ("tf", 1), ("jax", 1))),
         (torchrun, "pt", 2, "tuned", {}),
@@ -131,7 +140,7 @@ def test_two_nodes_are_in_lockstep_with_one(nodes, trained, tmp_path, start, imp
 
 
 # How each framework's processes start without a launcher that ends all of them as soon as one has ended.
-WITHOUT_MPIRUN = [(torchrun, "pt"), (torchrun, "ptl"), (tf_config, "tf")]
+WITHOUT_MPIRUN = [(torchrun, "pt"), (by_hand, "ptl"), (tf_config, "tf")]
 
 
 @pytest.mark.slow

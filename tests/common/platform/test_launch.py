@@ -69,8 +69,12 @@ def test_one_process_of_a_launcher_is_as_the_users(environment):
 
 
 def test_lightning_starts_further_replicas_itself():
-    launch = Launch.read({"LOCAL_RANK": "1", STARTED_BY: "1@here"})
+    launch = Launch.read({"LOCAL_RANK": "1", "NODE_RANK": "0", STARTED_BY: "1@here"})
     assert (launch.started_by, launch.rank, launch.local_rank, launch.world_size) == ("Lightning", 1, 1, None)
+    other = Launch.read({"LOCAL_RANK": "0", "NODE_RANK": "1", STARTED_BY: "1@here"})
+    assert (other.rank, other.node) == (None, 1) and not other.is_first
+    by_hand = Launch.read({"NODE_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"})
+    assert (by_hand.started_by, by_hand.rank, by_hand.node) == ("user", None, 1) and not by_hand.is_first
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,6 @@ def test_lightning_starts_further_replicas_itself():
         ({**TORCHRUN, "RANK": "abc"}, "RANK abc: this variable of the environment should be a number from 0 on"),
         ({**TORCHRUN, "WORLD_SIZE": ""}, "WORLD_SIZE unset: "),
         ({**TORCHRUN, "WORLD_SIZE": "3"}, "torchrun has started 3 processes; each node needs equally many"),
-        ({"NODE_RANK": "1"}, "NODE_RANK 1: this variable of the environment says that this is one of several"),
         ({"LOCAL_RANK": "1"}, "LOCAL_RANK 1: this variable of the environment says that this is one of several"),
         ({**SLURM, "SLURM_STEP_NUM_TASKS": "3"}, "Slurm has started 3 processes; each node needs equally many"),
         ({**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}, "Open MPI has started 4 processes; each node needs"),
