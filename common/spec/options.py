@@ -179,7 +179,7 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
         shown="first",
     )
     data_dir: Path = option("place", Path("data"), shown="first")
-    """folder of the files of data sets, for all but digits and synthetic; what is missing is downloaded"""
+    """folder of data sets in torchvision's layout, for all but digits and synthetic; what is missing is downloaded"""
     image_shape: ImageShape | None = option("data", None)
     """height, width and channels of synthetic images, or that images of your own are brought to; unset: 28 28 1 and
     64 64 3"""

@@ -1,5 +1,6 @@
 import gzip
 import hashlib
+import pickle
 import sys
 from dataclasses import replace
 
@@ -96,13 +97,13 @@ def test_a_damaged_file_is_named_and_refused(tmp_path):
         (gzip.compress(b"another content"), "is damaged or another file"),
         (gzip.compress(b"cut off")[:-8], "cannot be read"),
     ):
-        for name in DATASETS["mnist"].source.md5:
+        for name in DATASETS["mnist"].sources[0].md5:
             (raw / f"{name}.gz").write_bytes(content)
         with pytest.raises(UserError, match=f"train-images-idx3-ubyte.gz.* {message}"):
             load_dataset(TrainConfig(dataset="mnist", data_dir=tmp_path))
 
 
-# --- CIFAR: made-up batches in the published format ---
+# --- CIFAR: made-up batches in the published formats, binary and pickled ---
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 3, 32, 32), dtype=np.uint8)
 COARSE = np.array([4, 1, 14, 8])
@@ -116,15 +117,28 @@ def as_binary(*labels):
     return b"".join(bytes(map(int, own)) + image.tobytes() for image, *own in records)
 
 
-@pytest.mark.parametrize(("name", "coarse", "labels"), [("cifar10", [], TENS), ("cifar100", [COARSE], HUNDREDS)])
-def test_cifar_is_read_as_it_is_published(tmp_path, monkeypatch, name, coarse, labels):
+def as_pickle(**labels):
+    content = {name.encode(): array.tolist() for name, array in labels.items()}
+    return pickle.dumps({**content, b"data": PIXELS.reshape(4, -1)}, protocol=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "labels", "write"),
+    [
+        ("cifar10", 0, TENS, as_binary),
+        ("cifar10", 1, TENS, lambda labels: as_pickle(labels=labels)),
+        ("cifar100", 0, HUNDREDS, lambda fine: as_binary(COARSE, fine)),
+        ("cifar100", 1, HUNDREDS, lambda fine: as_pickle(fine_labels=fine, coarse_labels=COARSE)),
+    ],
+)
+def test_cifar_is_found_in_either_form(tmp_path, monkeypatch, name, form, labels, write):
     known = DATASETS[name]
-    source, contents = known.source, [as_binary(*coarse, of_batch) for of_batch in labels]
+    source, contents = known.sources[form], [write(of_batch) for of_batch in labels]
     (tmp_path / source.folder).mkdir(parents=True)
     for file, content in zip(source.md5, contents, strict=True):
         (tmp_path / source.folder / file).write_bytes(content)
     md5 = {file: hashlib.md5(content).hexdigest() for file, content in zip(source.md5, contents, strict=True)}
-    monkeypatch.setitem(DATASETS, name, replace(known, source=replace(source, md5=md5)))
+    monkeypatch.setitem(DATASETS, name, replace(known, sources=(replace(source, md5=md5),)))
     found = load_dataset(TrainConfig(dataset=name, data_dir=tmp_path))
     assert np.array_equal(found.train_images, np.tile(PIXELS.transpose(0, 2, 3, 1), (len(labels) - 1, 1, 1, 1)))
     assert np.array_equal(found.train_labels, np.concatenate(labels[:-1]))

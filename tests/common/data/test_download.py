@@ -53,7 +53,7 @@ def server():
 
 
 def read_all(source, folder):
-    return dict(zip(source.md5, source.read(folder), strict=True))
+    return dict(zip(source.md5, (content for _, content in source.read(folder)), strict=True))
 
 
 def files_in(folder):
