@@ -133,7 +133,7 @@ def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Data
         raise UserError("predict: the network takes arrays of float32; pictures have values from 0 to 255")
     if spec.image_shape[2] not in (1, 3):
         raise UserError(f"predict: the network takes images of {spec.image_shape[2]} channels; pictures have 1 or 3")
-    images = np.stack([read_image(path, spec.image_shape) for path in use.images])
+    images = np.stack([read_image(path, spec.image_shape)[0] for path in use.images])
     return unlabelled_dataset(name, spec, images)
 
 

@@ -14,8 +14,8 @@ from common.spec.options import ImageShape
 warnings.filterwarnings("ignore", module="PIL")  # about damaged metadata, and large images
 
 
-def read_image(path: Path, image_shape: ImageShape) -> NDArray[np.uint8]:
-    """uint8 `image_shape`: an image, upright, and cut at its edges to the ratio of the shape's sides.
+def read_image(path: Path, image_shape: ImageShape) -> tuple[NDArray[np.uint8], float]:
+    """uint8 `image_shape`: an image, upright, and cut at its edges to the ratio of the shape's sides; and the share cut.
 
     What is transparent becomes white, as viewers show it; of 16 bits, the upper 8 count.
 
@@ -31,7 +31,8 @@ def read_image(path: Path, image_shape: ImageShape) -> NDArray[np.uint8]:
     except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
         raise UserError(f"{path}: {file_error_reason(error)}") from None
     fitted = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-    return np.asarray(fitted, dtype=np.uint8).reshape(image_shape)
+    ratio = image.width / image.height / (width / height)
+    return np.asarray(fitted, dtype=np.uint8).reshape(image_shape), 1 - min(ratio, 1 / ratio)
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:

@@ -23,6 +23,7 @@ from common.spec.options import ImageShape
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # others are left out
 TRAIN_WORD, TEST_WORDS = "train", ("test", "val")  # in names of folders such as training_set; the first one counts
 DEFAULT_SHAPE = (64, 64, 3)
+MUCH_CUT = 0.25  # of an image
 CHUNK = 16  # images for each core that are read before the first of them is written
 
 Labelled = list[tuple[Path, int]]  # paths of images, with their labels
@@ -158,11 +159,11 @@ def _convert(source: Path, output: Path, image_shape: ImageShape, console: Conso
 
 
 def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console: Console) -> list[int]:
-    """Writes the array of those images that can be read; returns their labels."""
-    labels: list[int] = []
+    """Writes the array of those images that can be read; returns their labels. Tells if much is cut off."""
+    labels, num_cut = list[int](), 0
     header = {"descr": "|u1", "fortran_order": False}
 
-    def read(file: tuple[Path, int]) -> NDArray[np.uint8] | UserError:
+    def read(file: tuple[Path, int]) -> tuple[NDArray[np.uint8], float] | UserError:
         try:
             return read_image(file[0], image_shape)
         except UserError as error:
@@ -176,13 +177,21 @@ def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console:
         size = CHUNK * num_cores()
         for start in range(0, len(files), size):
             chunk = files[start : start + size]
-            for (_, label), pixels in zip(chunk, pool.map(read, chunk), strict=True):
+            for (_, label), found in zip(chunk, pool.map(read, chunk), strict=True):
                 bar.advance(task)
-                if isinstance(pixels, UserError):
-                    console.print(f"left out: {pixels}", soft_wrap=True)
+                if isinstance(found, UserError):
+                    console.print(f"left out: {found}", soft_wrap=True)
                     continue
+                pixels, share_cut = found
                 array.write(pixels.tobytes())
                 labels.append(label)
+                num_cut += share_cut > MUCH_CUT
         array.seek(0)  # NumPy leaves room in a header, so that this one is as long as the first
         write_array_header_1_0(array, {**header, "shape": (len(labels), *image_shape)})
+    if num_cut:
+        console.print(
+            f"of {num_cut:,} of {len(labels):,} images more than a quarter is cut off; --image-shape HEIGHT WIDTH"
+            " CHANNELS in the ratio of their sides keeps more",
+            soft_wrap=True,
+        )
     return labels

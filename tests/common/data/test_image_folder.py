@@ -186,8 +186,8 @@ def test_arrays_of_ones_own_become_a_data_set(tmp_path, dtype):
 
 def test_images_are_brought_to_the_shape_asked_for(tmp_path):
     save(tmp_path / "wide.png", (250, 250, 250), (40, 10))
-    image = read_image(tmp_path / "wide.png", (8, 8, 1))
-    assert image.shape == (8, 8, 1) and (image == 250).all()
+    image, share_cut = read_image(tmp_path / "wide.png", (8, 8, 1))
+    assert image.shape == (8, 8, 1) and (image == 250).all() and share_cut == 0.75
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "webp"])
@@ -209,7 +209,7 @@ def test_a_photo_is_turned_upright_and_keeps_its_detail(tmp_path, orientation, t
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.fromarray(np.rot90(stripes, turns)).save(tmp_path / "photo.jpg", exif=exif, quality=95)
-    found = read_image(tmp_path / "photo.jpg", (height, width, 1))
+    found, _ = read_image(tmp_path / "photo.jpg", (height, width, 1))
     assert found[: height // 2 - 2].max() < 50 and found[height // 2 + 2 :].std() > 90
 
 
@@ -218,7 +218,7 @@ def test_a_photo_is_turned_upright_and_keeps_its_detail(tmp_path, orientation, t
 def test_the_largest_value_of_16_bits_is_taken_for_white(tmp_path, suffix, level, expected):
     path = tmp_path / f"image.{suffix}"
     Image.fromarray(np.full((8, 8), level, np.uint16)).save(path)
-    assert read_image(path, (8, 8, 1))[0, 0, 0] == expected
+    assert read_image(path, (8, 8, 1))[0][0, 0, 0] == expected
 
 
 def test_ink_on_a_transparent_ground_lies_on_white(tmp_path):
@@ -226,7 +226,7 @@ def test_ink_on_a_transparent_ground_lies_on_white(tmp_path):
     image = Image.new("RGBA", (16, 16))
     image.paste((0, 0, 0, 255), (8, 0, 16, 16))
     image.save(tmp_path / "drawing.png")
-    pixels = read_image(tmp_path / "drawing.png", (16, 16, 3))
+    pixels, _ = read_image(tmp_path / "drawing.png", (16, 16, 3))
     assert (pixels[:, :8] == 255).all() and (pixels[:, 8:] == 0).all()
 
 
