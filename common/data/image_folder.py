@@ -170,7 +170,7 @@ def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console:
             return error
 
     columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     with bar, path.open("wb") as array, ThreadPoolExecutor(num_cores()) as pool:  # Pillow decodes without the GIL
         task = bar.add_task("", total=len(files))
         write_array_header_1_0(array, {**header, "shape": (len(files), *image_shape)})
