@@ -15,7 +15,7 @@ warnings.filterwarnings("ignore", module="PIL")  # about damaged metadata, and l
 
 
 def read_image(path: Path, image_shape: ImageShape) -> tuple[NDArray[np.uint8], float]:
-    """An image, uint8 `image_shape`, upright, and cut at its edges to the ratio of the shape's sides; the share cut off.
+    """An image, uint8 `image_shape`, upright, and cut at its edges to the ratio of the shape's sides; the share cut.
 
     What is transparent becomes white, as viewers show it; of 16 bits, the upper 8 count.
 
