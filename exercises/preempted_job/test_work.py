@@ -14,12 +14,12 @@ from exercises.conftest import largest_difference
 
 IMAGES, LABELS = torch.randn(13, 3, generator=torch.Generator().manual_seed(1)), torch.arange(13) % 2
 STARTS = (  # folder, what comes before which of 12 steps; first step, steps done, status, checkpoints
-    ("whole", {}, 0, 12, 0, [5, 10, 12]),
+    ("whole", {}, 0, 12, 0, [10, 12]),
     ("job", {"kill": 7}, 0, 7, "killed", [5]),
     ("job", {"signal to rank 2": 6}, 5, 7, 143, [5, 7]),
-    ("job", {"signal to rank 0": 8, "signal to rank 1": 8}, 7, 9, 143, [5, 7, 9]),
-    ("job", {"signal to rank 0": 11}, 9, 12, 0, [5, 7, 9, 10, 12]),
-    ("job", {}, 12, 12, 0, [5, 7, 9, 10, 12]),
+    ("job", {"signal to rank 0": 8, "signal to rank 1": 8}, 7, 9, 143, [7, 9]),
+    ("job", {"signal to rank 0": 11}, 9, 12, 0, [10, 12]),
+    ("job", {}, 12, 12, 0, [10, 12]),
 )
 
 
@@ -71,8 +71,10 @@ def test_sorted_numbers(work):
 
 
 def test_saves(work, ranks):
-    """rank 0 saves, all ranks wait, and a checkpoint is whole as soon as it has its name"""
+    """rank 0 saves, all ranks wait; the older checkpoints stay until the new one is whole, and the last two are kept"""
     folder = Path.cwd()
+    for name in ("notes.txt", "step-3.pt", "step-4.pt", "step-50.pt"):
+        Path(name).touch()
 
     def save():
         rank = dist.get_rank()
@@ -87,13 +89,15 @@ def test_saves(work, ranks):
         os.replace = os.rename = rename
         if rank > 0:
             torch.save = mock.Mock(side_effect=AssertionError(f"rank {rank} calls torch.save: which ranks write?"))
-        for done in (8, 9, 9):  # the last name is taken
+        for done, kept in ((8, [4, 8]), (9, [8, 9]), (9, [8, 9])):  # the last name is taken
             before, renamed, name = checkpoints(folder), [], f"step-{done}.pt"
             dist.barrier()
             work.save(folder, make_training(work, seed=0), done)
             assert Path(name).exists(), f"{name} is not there when save() returns: which ranks wait, and where?"
             assert renamed == [name][rank:], "names given by a rename: how is a whole file there in one moment?"
             dist.barrier()
+            assert checkpoints(folder) == kept, f"{before} were there, {done} is saved: which ones stay?"
+        assert Path("notes.txt").exists(), "notes.txt is removed: which files are checkpoints?"
 
     ranks(save, 3)
 
@@ -121,6 +125,7 @@ def test_comes_back(work, ranks):
                 assert apart(training, right) == 0, f"the model's distance, {steps} step(s) after loading: {hint}"
                 for one in (training, right):
                     work.train_step(one, IMAGES, LABELS)
+        assert checkpoints(folder) == [9, 10, *later], "the checkpoints afterwards: must load_latest remove any?"
 
     ranks(come_back, 2)
 
@@ -166,6 +171,7 @@ def test_goes_on(work, ranks):
                 status = work.train(training, IMAGES, LABELS, plan, folder, hook)
             except KeyboardInterrupt:
                 status = "killed"
+            dist.barrier()  # rank 0 may remove files when the others have returned
             signals = ", ".join(f"{what} in step {step}" for what, step in coming.items()) or "no signal"
             told = f"save_every=5, {signals}, begun with step {first}"
             hint = f"{told}: from which step does it go on, and after which one must all ranks end?"

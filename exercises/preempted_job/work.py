@@ -26,6 +26,7 @@ from exercises.data import load_examples
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # what Slurm sends by itself, and with `#SBATCH --signal=USR1@60`
 INTERRUPTED = 128 + signal.SIGTERM  # exit status 143: start me again
+KEEP = 2  # so many checkpoints stay in the folder
 
 
 class Training(NamedTuple):
@@ -90,7 +91,8 @@ def save(folder: Path, training: Training, done: int) -> None:
     """Writes the checkpoint after `done` steps. All ranks call this. When it returns in any rank, the file is there.
 
     Rank 0 writes a file with another name in the same folder, and then renames it. If the job is killed at any moment,
-    the older checkpoints are still whole.
+    the older checkpoints are still whole. After the rename the new checkpoint stays, and the latest ones with smaller
+    numbers: KEEP in all. The others are removed, also those with larger numbers: damaged, or of an earlier training.
     """
     # Gap 5: a training has three parts. Which rank writes them, and which ranks wait?
     ### BEGIN SOLUTION
@@ -99,6 +101,10 @@ def save(folder: Path, training: Training, done: int) -> None:
         unfinished = folder / "unfinished.tmp"
         torch.save({**states, "done": done}, unfinished)
         os.replace(unfinished, path_of(folder, done))
+        numbers = saved_steps(folder)
+        kept = [number for number in numbers if number <= done][-KEEP:]
+        for number in set(numbers) - set(kept):
+            path_of(folder, number).unlink()
     dist.barrier()
     ### END SOLUTION
 
@@ -106,8 +112,8 @@ def save(folder: Path, training: Training, done: int) -> None:
 def load_latest(folder: Path, training: Training) -> int:
     """Loads the latest whole checkpoint in every rank; returns how many steps are done. No whole checkpoint: 0.
 
-    All ranks call this. A file that torch.load can't read (cut off, empty, a text) is skipped, and the checkpoint
-    before it is tried. If it can be read, it is whole.
+    All ranks call this. A file that torch.load can't read (cut off, empty, a text) is skipped, not removed, and the
+    checkpoint before it is tried. If it can be read, it is whole.
     """
     # Gap 6: torch.load raises a different error for each kind of damage.
     ### BEGIN SOLUTION
@@ -233,7 +239,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other:
         for signal_at in (40, 90, None, None):  # a cluster starts it again; the fourth time it is done already
             _, again = job(Path(name), signal_at)
-        print("checkpoints after steps", *saved_steps(Path(name)))
+        print("kept:", *(path_of(Path(name), done).name for done in saved_steps(Path(name))))
         print("without an interruption: ", end="")
         _, whole = job(Path(other))
     one, two = (nn.utils.parameters_to_vector(model.parameters()) for model in (again, whole))
