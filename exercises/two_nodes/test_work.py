@@ -48,6 +48,16 @@ def test_device(work):
         assert found == wanted, f"ranks 0, 2 and 3 are on a node and see {gpus} GPU(s): which numbers have these?"
 
 
+def test_shares(work):
+    """each example is in the share of one process"""
+    for nodes, length in ((nodes, length) for nodes in (*LAYOUTS, [0, 0, 1]) for length in (1000, 12, 7, 2)):
+        shares = [list(work.share_of(place, length)) for place in places(work, nodes)]
+        hint = f"{length} examples, ranks on nodes {nodes}: what tells all processes apart? what is left over?"
+        assert sorted(map(int, sum(shares, []))) == list(range(length)), hint
+        sizes = [len(share) for share in shares]
+        assert max(sizes) - min(sizes) <= 1, f"{hint} the shares have {sizes} examples"
+
+
 def test_downloads(work, ranks):
     """one process downloads to each folder, and all wait for all of them"""
     cases = [(True, LAYOUTS[0]), *((False, nodes) for nodes in LAYOUTS)]

@@ -80,12 +80,20 @@ def device_of(place: Place, gpus: int) -> torch.device:
     ### END SOLUTION
 
 
+def share_of(place: Place, length: int) -> list[int]:
+    """The indices of this process's examples. Each example is in one share. Shares differ by at most one example."""
+    # Gap 5
+    ### BEGIN SOLUTION
+    return list(range(place.rank, length, place.world_size))
+    ### END SOLUTION
+
+
 def prepare(place: Place, shared: bool, download: Callable[[], None]) -> None:
     """Calls `download()` once for each folder. When it returns in any process, the data of all nodes are there.
 
     If `shared`, all nodes see one folder; else each has its own. Any process that sees a folder can download to it.
     """
-    # Gap 5: which process downloads, and which processes wait?
+    # Gap 6: which process downloads, and which processes wait?
     ### BEGIN SOLUTION
     if (place.rank if shared else place.local_rank) == 0:
         download()
@@ -102,7 +110,7 @@ class Groups(NamedTuple):
 
 def make_groups(nodes: list[int]) -> Groups:
     """The groups of this process. `nodes`: for each rank, the number of its node (in any order, as in 7, 2, 7)."""
-    # Gap 6: by default every process must call dist.new_group for every group, in the same order,
+    # Gap 7: by default every process must call dist.new_group for every group, in the same order,
     # whether it is in the group or not.
     ### BEGIN SOLUTION
     ranks_on = {node: [rank for rank, name in enumerate(nodes) if name == node] for node in sorted(set(nodes))}
@@ -115,7 +123,7 @@ def make_groups(nodes: list[int]) -> Groups:
 
 def sum_in_two_levels(tensor: torch.Tensor, groups: Groups) -> None:
     """As dist.all_reduce(tensor): puts the sum into `tensor`. But only the leaders exchange data with other nodes."""
-    # Gap 7: exchange data on each node, between the leaders, and on each node again.
+    # Gap 8: exchange data on each node, between the leaders, and on each node again.
     ### BEGIN SOLUTION
     dist.reduce(tensor, groups.leader, group=groups.node)
     if dist.get_rank() == groups.leader:
@@ -174,7 +182,7 @@ def job() -> None:
     prepare(place, True, lambda: downloads.append("shared folder"))
     prepare(place, False, lambda: downloads.append("folder of the node"))
     told = f"rank {place.rank}: node {place.node}, local rank {place.local_rank}, {device_of(place, gpus=2)}, "
-    told += f"downloads to: {' and '.join(downloads) or 'none'}"
+    told += f"{len(share_of(place, 1000))} of 1000 examples, downloads to: {' and '.join(downloads) or 'none'}"
     everyone = [None] * place.world_size
     dist.all_gather_object(everyone, (place.node, told))
     groups = make_groups([node for node, _ in everyone])
