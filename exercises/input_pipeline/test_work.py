@@ -1,4 +1,5 @@
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,6 +35,19 @@ def test_measured_separately(work):
         assert found == wanted, f"warmup={warmup}: when is there no batch? which steps count? who reads clock(device)?"
 
 
+def test_speed_up(work):
+    """a better loader saves the waiting, and no more"""
+    for share, wanted in ((0.75, 4.0), (0.5, 2.0), (0.2, 1.25), (0.0, 1.0)):
+        assert work.largest_speed_up(share) == pytest.approx(wanted), f"{share:.0%} is waiting: how many of 4 s remain?"
+
+
+def test_overlap(work):
+    """workers load while the program computes"""
+    for *case, wanted in ((3, 1, 0, 4), (3, 1, 1, 3), (3, 1, 2, 1.5), (3, 1, 8, 1), (0.5, 2, 1, 2)):
+        hint = "load {} s, compute {} s, {} worker(s): draw a row for each worker and one for the program".format(*case)
+        assert work.step_seconds(*case) == pytest.approx(wanted), hint
+
+
 def test_active_steps(work):
     """a profile has only the active steps"""
     steps = ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asinh", "atan", "exp2", "expm1", "log2", "log10", "erf")
@@ -43,6 +57,15 @@ def test_active_steps(work):
     found = [number for number, name in enumerate(steps) if name in recorded]
     assert found == [3, 4, 5, 6, 7], "recorded steps: what do wait, warmup, active, repeat mean? when is a step over?"
     assert "neg" in recorded, "the profile has no operation of the loader: where are the batches loaded?"
+
+
+def test_own_time(work):
+    """operations are ordered by their own time"""
+    names = ("key", "count", "self_cpu_time_total", "cpu_time_total")
+    costs = (("few", 2, 4e6, 5e6), ("outer", 1, 5e5, 9e6), ("often", 400, 8e6, 8e6), ("slow", 1, 6e6, 7e6))
+    found = work.costliest([SimpleNamespace(**dict(zip(names, cost))) for cost in costs], 3)
+    assert [name for name, *_ in found] == ["often", "slow", "few"], "which time leaves out what an event calls?"
+    assert found[2] == ("few", 2, pytest.approx(4.0)), "name, calls, own seconds: which time, in which unit?"
 
 
 def test_whole_batches(work):

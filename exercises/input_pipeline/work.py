@@ -57,12 +57,32 @@ def measure(batches: Iterable[Batch], step: Callable[[Batch], None], device: tor
     ### END SOLUTION
 
 
+def largest_speed_up(share: float) -> float:
+    """How many times as fast a training is without waiting. Now it waits for `share` of its time (below 1)."""
+    # Gap 2
+    ### BEGIN SOLUTION
+    return 1 / (1 - share)
+    ### END SOLUTION
+
+
+def step_seconds(data: float, compute: float, workers: int) -> float:
+    """Seconds of a step, once the workers have started. Loading a batch takes `data` seconds, its step `compute`.
+
+    With 0 workers the program loads the batch itself, and then computes. Otherwise the workers load and the program
+    computes at the same time. Each worker has a core of its own, and loads whole batches.
+    """
+    # Gap 3
+    ### BEGIN SOLUTION
+    return max(data / workers, compute) if workers else data + compute
+    ### END SOLUTION
+
+
 def profile_steps(batches: Iterable[Batch], step: Callable[[Batch], None]) -> profile:
     """Loads each batch and does its step under torch.profiler, and returns the profiler.
 
     It waits for PROFILE_WAIT steps, warms up for PROFILE_WARMUP, then records PROFILE_ACTIVE, once. It may end there.
     """
-    # Gap 2: how does the profiler know that a step is over?
+    # Gap 4: how does the profiler know that a step is over?
     ### BEGIN SOLUTION
     when = schedule(wait=PROFILE_WAIT, warmup=PROFILE_WARMUP, active=PROFILE_ACTIVE, repeat=1)
     with profile(activities=[ProfilerActivity.CPU], schedule=when) as profiler:
@@ -70,6 +90,19 @@ def profile_steps(batches: Iterable[Batch], step: Callable[[Batch], None]) -> pr
             step(batch)
             profiler.step()
     return profiler
+    ### END SOLUTION
+
+
+def costliest(events: Iterable, number: int) -> list[tuple[str, int, float]]:
+    """The `number` operations that took most of the CPU's time, the costliest first: name, calls, own seconds.
+
+    events: a profiler's key_averages(). Each event is an operation, and has key, count, cpu_time_total and
+    self_cpu_time_total (microseconds of all calls). The own time leaves out the operations that it calls.
+    """
+    # Gap 5
+    ### BEGIN SOLUTION
+    ordered = sorted(events, key=lambda event: event.self_cpu_time_total, reverse=True)
+    return [(event.key, event.count, event.self_cpu_time_total / 1e6) for event in ordered[:number]]
     ### END SOLUTION
 
 
@@ -112,7 +145,7 @@ def draw_shifts(seed: int, epoch: int, indices: np.ndarray, length: int) -> np.n
     `length`: of the whole data set. Each epoch has other shifts. They depend on seed, epoch and index alone: not on the
     worker, not on the other examples of the batch, and not on what was drawn before.
     """
-    # Gap 3: make a generator. What is its seed? For which examples does it draw?
+    # Gap 6: make a generator. What is its seed? For which examples does it draw?
     ### BEGIN SOLUTION
     generator = np.random.default_rng((seed, epoch))
     return generator.integers(-PAD, PAD + 1, size=(length, 2))[indices]
@@ -139,7 +172,7 @@ class FastImages(Dataset[Batch]):
 
     def __getitems__(self, keys: list[Key]) -> Batch:
         epoch, indices = keys[0][0], np.array([index for _, index in keys])
-        # Gap 4: take the images of the batch, as uint8. If there is a seed, shift them. Then do the arithmetic of
+        # Gap 7: take the images of the batch, as uint8. If there is a seed, shift them. Then do the arithmetic of
         # SlowImages, once for all. No loop over the images.
         ### BEGIN SOLUTION
         images = self.images[indices]
@@ -160,7 +193,7 @@ def make_loader(dataset: Dataset[Batch], batches: EpochBatches, workers: int, de
 
     If the device is a GPU, and only then, the batches are in pinned memory: copies to the GPU are faster from there.
     """
-    # Gap 5: which options? DataLoader's default collate_fn makes a batch of examples, but __getitems__ returns a batch.
+    # Gap 8: which options? DataLoader's default collate_fn makes a batch of examples, but __getitems__ returns a batch.
     ### BEGIN SOLUTION
     return DataLoader(
         dataset,
@@ -204,16 +237,24 @@ def main() -> None:
         "with shifts, 1 worker": make_loader(shifting, batches, 1, device),
     }
     print("loader                   images/s  waiting")
+    measured = {}
     for name, loader in loaders.items():
-        times = measure(loader, step, device, WARMUP_STEPS)
+        measured[name] = times = measure(loader, step, device, WARMUP_STEPS)
         seconds = times.waiting + times.computing
         print(f"{name:<23} {times.images / seconds:10,.0f} {times.waiting / seconds:8.0%}")
 
+    waiting, computing, _ = measured["single images"]
+    seconds = waiting + computing
+    one, four = (seconds / step_seconds(waiting, computing, workers) for workers in (1, 4))
+    print(f"by arithmetic single images become {one:.1f} times as fast with 1 worker,")
+    print(f"{four:.1f} times with 4 workers, and {largest_speed_up(waiting / seconds):.1f} times without waiting")
+
     for name in ("single images", "whole batches"):
         averages = profile_steps(loaders[name], step).key_averages()
-        total = sum(event.self_cpu_time_total for event in averages)
-        loading = sum(event.self_cpu_time_total for event in averages if "DataLoader" in event.key)
-        divisions = sum(event.count for event in averages if event.key in ("aten::div", "aten::div_"))
+        operations = costliest(averages, len(averages))
+        total = sum(seconds for _, _, seconds in operations)
+        loading = sum(seconds for key, _, seconds in operations if "DataLoader" in key)
+        divisions = sum(calls for key, calls, _ in operations if key in ("aten::div", "aten::div_"))
         told = f"{divisions / PROFILE_ACTIVE:.0f} divisions in a step"
         print(f"{name}: {told}, {loading / total:.0%} of the time in DataLoader's own Python")
 
