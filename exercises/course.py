@@ -13,7 +13,7 @@ from common.platform.machine import num_cores
 FOLDER = Path(__file__).resolve().parent
 PROJECT = FOLDER.parent
 ACTIVITIES = (
-    *("one_device", "ddp", "mirrored_strategy", "to_lightning", "sampler", "rank_zero", "float_formats"),
+    *("one_device", "ddp", "mirrored_strategy", "to_lightning", "sampler", "rank_zero", "tracking", "float_formats"),
     *("gradient_accumulation", "batch_norm", "checkpoints", "preempted_job", "model_parallelism", "sharding"),
     *("two_nodes", "scaling", "input_pipeline", "batch_size"),
 )
