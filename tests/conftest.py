@@ -180,7 +180,8 @@ def training(tmp_path):
     for process in started:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
+        process.stderr.close()
 
 
 def family_of(process):

@@ -18,14 +18,12 @@ ONE_PROCESS = ("tf", "keras", "jax")  # for all devices
 ENDED_BY_C_LIBRARY = 127
 
 
-# A run takes so many epochs; it is ended after a random step.
-ENDLESS = ("--epochs", 100_000)
-
-
-def random_step():
+def begin(training, implementation, *options, **environment):
+    """Starts a run that would take hours, waits for a random step, and returns the process and all of its family."""
     step = random.randint(1, 200)
     print(f"from step {step} on")
-    return step
+    process = training(implementation, step, "--epochs", 100_000, *options, **environment)
+    return process, family_of(process)
 
 
 # The C library returns freed arrays of 64 KiB or more to the system, so each step has to ask for memory again. It has
@@ -48,8 +46,7 @@ def end_of(process, family, tmp_path):
 @pytest.mark.quick("pt")
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_ctrl_c_ends_all_replicas_in_one_line(training, tmp_path, implementation):
-    process = training(implementation, random_step(), "--devices", 2, *ENDLESS)
-    family = family_of(process)
+    process, family = begin(training, implementation, "--devices", 2)
     listening = [
         connection.laddr.ip
         for member in family
@@ -100,8 +97,7 @@ def test_ctrl_c_while_it_is_built_leaves_nothing(tmp_path, implementation):
     ],
 )
 def test_a_signal_ends_all_replicas_in_one_line(training, tmp_path, implementation, name, whom):
-    process = training(implementation, random_step(), "--devices", 2, *ENDLESS)
-    family = family_of(process)
+    process, family = begin(training, implementation, "--devices", 2)
     number = getattr(signal, name)
     if whom == "all":
         os.killpg(process.pid, number)
@@ -126,9 +122,7 @@ def test_memory_that_runs_out_in_training_is_reported_in_one_line(training, tmp_
     TensorFlow may end differently: its own checks of threads and memory abort, and so does the C library if there is no
     memory for the data of a new thread.
     """
-    options = ("--devices", devices, "--batch-size", 256, *ENDLESS)
-    process = training(implementation, random_step(), *options, **ASKS_EACH_TIME)
-    family = family_of(process)
+    process, family = begin(training, implementation, "--devices", devices, "--batch-size", 256, **ASKS_EACH_TIME)
     victim = family[-1 if devices > 1 else 0]
     limit = victim.memory_info().vms // 2
     resource.prlimit(victim.pid, resource.RLIMIT_AS, (limit, limit))

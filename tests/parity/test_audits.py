@@ -27,8 +27,8 @@ from comparison.prove.audits import PROVABLE, audited_steps_around, choose_audit
 from comparison.prove.differences import ERRORS, compare
 from comparison.prove.reference import compute_gradients
 
+# An epoch has 11 steps; the last one has 10 examples.
 SMALL = ("--train-size", 170, "--test-size", 100, "--batch-size", 16, "--epochs", 3)
-# 11 steps an epoch; the last one has 10 examples.
 STEPS = (1, 9, 11, 12, 33)
 
 
@@ -363,7 +363,7 @@ def test_an_audit_takes_no_measured_second(tmp_path):
         "        return get_state(",
         "        import time\n        time.sleep(1)\n        return get_state(",
     )
-    steps = {STEPS_VARIABLE: "20 22"}
-    result = read_result(train("pt", tmp_path / "run", *SMALL, cwd=slow, **steps))
+    options, steps = (*SMALL, "--train-size", 340, "--batch-size", 32), {STEPS_VARIABLE: "20 22"}
+    result = read_result(train("pt", tmp_path / "run", *options, cwd=slow, **steps))
     assert result.phase_seconds["waiting"] > 4 and sum(result.epoch_train_seconds) < 1
     assert result.images_per_second > 340  # 300 timed images a second, if one of the four counted
