@@ -9,7 +9,7 @@ import pandas as pd
 from common.platform.files import write_text
 from comparison.measure.comparison import Comparison
 from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared
-from comparison.show.tables import ABOUT_DETAILS, about_main, in_one_line, row_tables, study_tables
+from comparison.show.tables import in_one_line, legend, row_tables, study_tables
 
 
 def write_tables(comparison: Comparison) -> None:
@@ -34,17 +34,20 @@ MARKDOWN = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
 
 
 def to_markdown(comparison: Comparison) -> str:
-    lines = [*map(_verbatim, comparison.request.commands[-1:]), ""]
+    lines, shown = [*map(_verbatim, comparison.request.commands[-1:]), ""], []
     if study := comparison.study:
-        for cells in study_tables(study):
+        shown += study_tables(study)
+        for cells in shown:
             lines += [*markdown_grid(cells), ""]
         lines += [*map(_line, study_conclusions(study)), ""]
     for table in comparison.tables:
         lines += map(_line, what_was_compared(table))
-        for cells in row_tables(table.rows):
+        tables = row_tables(table.rows)
+        shown += tables
+        for cells in tables:
             lines += ["", *markdown_grid(cells)]
         lines += ["", *map(_line, conclusions(table)), ""]
-    lines += [f"{about_main(comparison.request.options.modes)} {ABOUT_DETAILS}", ""]
+    lines += [legend(shown, comparison.request.options.modes), ""]
     if notes := remarks(comparison):
         lines += [*map(_verbatim, notes), ""]
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """The tables of text, for the terminal, Markdown and the page: which columns they have, and what these mean."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -11,28 +11,33 @@ from comparison.measure.row import DETAILED, ROW_TABLES, SWEEP_TABLES, Row
 from comparison.measure.sweep import Study
 from comparison.numbers import RATIO, SHARE, span, text
 
-ABOUT_MAIN = (
-    "images/s: training images per second in usual turns, the median of the runs; spread: the middle"
-    " half of the runs or, with fewer than four, lowest to highest. ratio: images/s divided by the first row's, from"
-    " pairs of turns close in time. same training: whether the first steps in 64-bit precision prove that a row"
-    " trains exactly as the first row does."
-)
-ABOUT_DETAILS = (
-    "largest difference in 64 bits: between losses of the same step in the proofs. rounding: the same in the runs"
-    f" themselves, over steps 1 to {FIRST_STEPS} and over all steps; relative to the loss, absolute where the loss"
-    " is below 1. start-up: from the command to the end of the first step. seconds: of the first-round run with the"
-    " median duration; all phases add up to wall. CPU use: share of the cores that the run may use. memory: peak of all"
-    " processes of the run together."
-)
-ABOUT_STUDY = (
-    "speed-up: images/s divided by those with the fewest devices, from pairs of the same round. efficiency: the"
-    " speed-up as a share of the ideal (twice the devices, twice the speed)."
-)
+# Heading of a column, in one line -> what it holds; the others say it themselves.
+LEGEND = {
+    "images/s": "training images per second in usual turns, the median of the runs",
+    "images/s spread": "the middle half of the runs or, with fewer than four, lowest to highest",
+    "ratio": "images/s divided by the first row's, from pairs of turns close in time",
+    "same training": "whether the first steps in 64-bit precision prove that a row trains as the first row does",
+    "largest difference in 64 bits": "between losses of the same step in the proofs",
+    f"rounding 1-{FIRST_STEPS}": (
+        f"the same in the runs themselves, over steps 1 to {FIRST_STEPS}, relative to the loss, absolute where the loss"
+        " is below 1"
+    ),
+    "rounding all": "the same over all steps",
+    "start-up s": "from the command to the end of the first step",
+    "wall s": "of the first-round run with the median duration; all phases add up to it",
+    "CPU use": "share of the cores that the run may use",
+    "memory MiB": "peak of all processes of the run together",
+    "speed-up": "images/s divided by those with the fewest devices, from pairs of the same round",
+    "efficiency": "the speed-up as a share of the ideal (twice the devices, twice the speed)",
+}
 
 
-def about_main(modes: Sequence[Mode]) -> str:
-    """What the columns of the first table are, and the modes of its rows."""
-    return " ".join([ABOUT_MAIN, *(f"{mode}: {words}." for mode, words in ABOUT_MODES.items() if mode in modes)])
+def legend(tables: Iterable[pd.DataFrame], modes: Sequence[Mode] = ()) -> str:
+    """What the columns of these tables hold, and what the modes of their rows are."""
+    there = {in_one_line(heading) for cells in tables for heading in cells.columns}
+    about = {heading: words for heading, words in LEGEND.items() if heading in there}
+    about |= {mode: words for mode, words in ABOUT_MODES.items() if mode in modes}
+    return " ".join(f"{name}: {words}." for name, words in about.items())
 
 
 def in_one_line(heading: str) -> str:

@@ -11,7 +11,7 @@ from rich.table import Table as TextTable
 from comparison.measure.comparison import Comparison
 from comparison.measure.row import Row
 from comparison.show.sentences import conclusions, remarks, study_conclusions, what_was_compared, what_was_swept
-from comparison.show.tables import about_main, row_tables, study_tables
+from comparison.show.tables import legend, row_tables, study_tables
 
 
 def print_tables(console: Console, comparison: Comparison) -> None:
@@ -22,12 +22,14 @@ def print_tables(console: Console, comparison: Comparison) -> None:
             _print_grid(console, cells, [row.row for row in study.rows], study.option)
         console.print("\nthe tables of each variant are in report.html and results.md", style="dim")
     else:
+        shown = []
         for table in comparison.tables:
             _print_lines(console, what_was_compared(table))
             for cells in row_tables(table.rows, details=False) if table.finished else ():
                 _print_grid(console, cells, table.rows, "framework")
-        if any(table.finished for table in comparison.tables):
-            console.print(f"\n{about_main(comparison.request.options.modes)}", style="dim")
+                shown.append(cells)
+        if shown:
+            console.print(f"\n{legend(shown, comparison.request.options.modes)}", style="dim")
             console.print("The report and results.md have more numbers.", style="dim")
     if notes := remarks(comparison):
         console.print()

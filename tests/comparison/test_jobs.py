@@ -177,6 +177,6 @@ def test_runs_that_had_ended_but_were_not_audited_when_it_was_interrupted_are_au
     summary = load(tmp_path)
     (summary.ended[1].run_dir / "states").mkdir()
     (summary.ended[1].run_dir / "audits.json").unlink()
-    monkeypatch.setattr(run_maker, "make_audits", lambda run_dir, steps: audited.append(run_dir))
+    monkeypatch.setattr(run_maker, "make_audits", lambda run_dir, steps, tell: audited.append(run_dir))
     run_maker.RunMaker(tmp_path, summary.request, None, summary.ended, []).audit_interrupted()
     assert audited == [summary.ended[1].run_dir]

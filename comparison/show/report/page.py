@@ -24,14 +24,7 @@ from comparison.show.report.speed_figures import breakdown, throughput
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.report.turn_figures import turns
 from comparison.show.sentences import conclusions, findings, remarks, study_conclusions, what_was_compared
-from comparison.show.tables import (
-    ABOUT_DETAILS,
-    ABOUT_STUDY,
-    about_main,
-    in_one_line,
-    row_tables,
-    study_tables,
-)
+from comparison.show.tables import in_one_line, legend, row_tables, study_tables
 
 FIGURES_DIR = "figures"
 REPORT_FILE = "report.html"
@@ -72,11 +65,10 @@ def write_report(comparison: Comparison) -> None:
         study_found=study_conclusions(study) if study else [],
         sections=sections,
         study=study,
-        study_tables=study_tables,
+        study_tables=study_tables(study) if study else [],
         study_charts=study_figures,
-        about_main=about_main(comparison.request.options.modes),
-        about_details=ABOUT_DETAILS,
-        about_study=ABOUT_STUDY,
+        legend=legend,
+        modes=comparison.request.options.modes,
         remarks=remarks(comparison),
         figures_dir=FIGURES_DIR,
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
