@@ -33,7 +33,7 @@ from common.spec.own_network import prepare as prepare_network
 from comparison.measure.comparison import Comparison, further_rounds
 from comparison.measure.rounds import is_round_disturbed
 from comparison.numbers import SHARE
-from comparison.plan.jobs import Job, Variant, contenders, make_variants
+from comparison.plan.jobs import Job, Variant, contenders, make_variants, planned_rounds
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.prove.audits import choose_audited_steps, is_audited, make_audits
@@ -250,7 +250,8 @@ class RunMaker:
                 config = job.config.replace(run_dir=run_dir)
                 programs.append(Program.of(self.request, job.implementation, config, **more))
             if options.turns == "auto" and len(programs) > 1 and not any(program.starter for program in programs):
-                at_once = 1 if in_round[0].round == 1 else num_cores()  # start-up is measured in the first round
+                # Start-up is measured in the last planned round, so that the first tables come earlier.
+                at_once = 1 if in_round[0].round == planned_rounds(options) else num_cores()
                 run_in_turns(programs, options.timeout, follower, at_once)
             else:
                 run_programs(programs, options.timeout, follower)

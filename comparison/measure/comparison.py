@@ -21,9 +21,9 @@ from comparison.plan.jobs import (
     Variant,
     comparison_jobs,
     contenders,
-    first_rounds,
     jobs_of_round,
     make_variants,
+    planned_rounds,
     rate_search_jobs,
     variant_name,
 )
@@ -151,7 +151,7 @@ def further_rounds(
     """
     runs: list[Run] = []
     missing: list[Job] = []
-    first = first_rounds(options)
+    first = planned_rounds(options)
     in_turns = options.turns == "auto" and len(contenders(options)) > 1
     has_ratio = in_turns or options.repeats * len(options.seeds) >= MIN_ROUNDS
     for variant in variants:

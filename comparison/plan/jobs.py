@@ -184,12 +184,12 @@ def comparison_jobs(options: CompareConfig, variants: Sequence[Variant]) -> Iter
     Rounds are the outer loop, so that a drift of the machine affects all variants and implementations alike. Every
     round begins with another variant and another implementation than the round before.
     """
-    for number, seed in itertools.product(range(1, first_rounds(options) + 1), options.seeds):
+    for number, seed in itertools.product(range(1, planned_rounds(options) + 1), options.seeds):
         for variant in _rotated(variants, _turn(options, seed, number)):
             yield from jobs_of_round(options, variant, seed, number)
 
 
-def first_rounds(options: CompareConfig) -> int:
+def planned_rounds(options: CompareConfig) -> int:
     """Number of rounds for each seed that are made in any case."""
     return options.repeats if options.ratio_within is None else FIRST_ROUNDS
 
