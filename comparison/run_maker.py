@@ -300,7 +300,7 @@ class RunMaker:
                 load = statistics.median(self._disturbed)
                 self.view.say(
                     f"other programs use {load:{SHARE}} of the cores; turns and rounds that they disturb are left out"
-                    f" if others are quiet; {QUIETER}"
+                    f" unless all are disturbed; {QUIETER}"
                 )
 
     def audit_interrupted(self) -> None:
@@ -310,11 +310,11 @@ class RunMaker:
                 self._audit(run)
 
     def _audit(self, run: Run, steps: Sequence[int] = (), tell: Callable[[int, int], None] | None = None) -> None:
-        """Audits the steps, or those of which the run has kept states."""
+        """Audits what the run has kept; `steps` are those it was to keep."""
         try:
             make_audits(run.run_dir, steps, tell=tell)
         except (UserError, MemoryError) as error:
-            self.view.say(f"{run.record.title}: its steps can't be audited: {error or 'too little memory'}")
+            self.view.say(f"{run.record.title}: its steps can't be audited: {str(error) or 'too little memory'}")
 
     def _ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]

@@ -18,7 +18,7 @@ from jax_impl.precision import LossScale
 from jax_impl.replicas import device_peak_memory_bytes
 from jax_impl.weights import get_weights
 
-LossAndCorrect = tuple[jax.Array, jax.Array]  # of a batch or of a step; not shares: of all replicas together
+LossAndCorrect = tuple[jax.Array, jax.Array]  # of a batch or of a step, of all replicas together
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,17 @@ def train_step(
 ) -> LossAndCorrect:
     """One update from these batches; returns the sums of their losses and correct answers."""
     loss, gradients, correct = forward_backward(network, scale, smoothing, batches[0])
-    shares = [(loss, correct)]
+    sums = [(loss, correct)]
     for batch in batches[1:]:  # with --accumulate-grad-batches
         loss, more, correct = forward_backward(network, scale, smoothing, batch)
         gradients = jax.tree.map(jnp.add, gradients, more)
-        shares.append((loss, correct))
+        sums.append((loss, correct))
     if scale:
         gradients = scale.unscaled(gradients)
     # The loss is over the whole batch, so XLA adds up the replicas' gradients. The optimizer also clips them and takes
     # the step's learning rate (optimizer.py); PyTorch's train_step does so itself.
     optimizer.update(network, gradients)
-    return summed(shares)
+    return summed(sums)
 
 
 def eval_step(network: Network, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -124,8 +124,8 @@ def train(experiment: Experiment, parts: Parts, recorder: Recorder) -> None:
 
     for epoch in range(plan.epochs_done, plan.num_epochs):
         recorder.start_epoch()
-        for shares in parts.train_steps(epoch):
-            recorder.step(*shares)
+        for sums in parts.train_steps(epoch):
+            recorder.step(*sums)
             recorder.offer_state(parts.get_state)
         recorder.end_training()
         recorder.start_evaluation()

@@ -1,6 +1,6 @@
 """One framework's part of the check: the network's calls, gradients, an update and evaluation, on one batch.
 
-    python -m port.pt FOLDER --batch FILE --output FILE [--reference FILE]
+    python -m port.pt FOLDER --batch FILE [--output FILE] [--reference FILE] [--seed S]
 
 The files are this program's own: `check.py` starts one process for each framework, and reads what they have written.
 Without --output, it answers requests, see `answer_requests`.
@@ -139,7 +139,7 @@ def main(make: Callable[[ModuleType, Batch, int], Network], file: str) -> None:
 
 
 @dataclass(frozen=True)
-class Request:
+class PassRequest:
     """A pass of images through the network, in training or not.
 
     Attributes:
@@ -159,12 +159,13 @@ def answer_requests(network: Network) -> None:
     An answer is the output; or `layer.kind` -> the gradients of what is trained, and the running statistics after the
     pass, whose variances are unbiased.
     """
+    # So that `gradients`, given a gradient by the outputs in place of labels, passes it back.
     network.loss = lambda outputs, gradient: network.total(outputs * gradient)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the user's code prints is no answer
     with suppress(EOFError):
         while True:
-            request: Request = pickle.load(sys.stdin.buffer)  # noqa: S301 - this program's own
+            request: PassRequest = pickle.load(sys.stdin.buffer)  # noqa: S301 - this program's own
             for name, layer in network.layers.items():
                 own = {kind: request.weights.get(f"{name}.{kind}", array) for kind, array in layer.get().items()}
                 layer.set(own)
@@ -176,7 +177,7 @@ def answer_requests(network: Network) -> None:
             answers.flush()
 
 
-def passed_back(network: Network, trace: Trace, request: Request, gradient: Array) -> Weights:
+def passed_back(network: Network, trace: Trace, request: PassRequest, gradient: Array) -> Weights:
     """The gradients and statistics of a request; `trace` is of its forward pass, which has moved the statistics."""
     statistics = {name: array for name, array in in_layers(network).items() if name.endswith(STATISTICS)}
     for call in trace.calls if network.biased else ():

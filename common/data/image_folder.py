@@ -190,8 +190,8 @@ def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console:
         write_array_header_1_0(array, {**header, "shape": (len(labels), *image_shape)})
     if num_cut:
         console.print(
-            f"of {num_cut:,} of {len(labels):,} images more than a quarter is cut off; --image-shape HEIGHT WIDTH"
-            " CHANNELS in the ratio of their sides keeps more",
+            f"more than a quarter of the image is cut off in {num_cut:,} of {len(labels):,} images; --image-shape"
+            " HEIGHT WIDTH CHANNELS in the ratio of their sides keeps more",
             soft_wrap=True,
         )
     return labels

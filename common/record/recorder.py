@@ -457,7 +457,7 @@ class Recorder:
         """The loop calls it after each step and each evaluation, in all processes. Keeps the state if it is due.
 
         After the first call and after the last step, the replicas' weights are compared. Neither this nor an audit
-        costs measured time, since the clock stands still. A checkpoint counts as training, as in any training.
+        costs measured time, since the clock stands still. Writing a checkpoint counts as training time.
 
         Args:
           get_state: number of steps -> the state after them; its arrays must not be changed later.

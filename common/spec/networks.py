@@ -134,7 +134,7 @@ class NetworkSpec:
 
     @property
     def drops(self) -> bool:
-        """Whether the network has dropout, and so needs to know which examples it gets."""
+        """Whether the network has dropout in lockstep, and so needs to know which examples it gets."""
         return bool(self.dropout_rates)
 
     @property

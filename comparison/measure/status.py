@@ -127,7 +127,8 @@ class ProvedRow(RunsOfRow):
         differently = f"it trains differently from {reference.title}"
         if self.audit_failure:
             only_evaluation = self.wrong_audits and all(audit.of_evaluation for _, audit in self.wrong_audits)
-            notes = [f"it does not train as the formulas say, so no ratio is given: {self.audit_failure}"]
+            wanted = "an audit in 64 bits says" if self.results[0].config.has_own_network else "the formulas say"
+            notes = [f"it does not train as {wanted}, so no ratio is given: {self.audit_failure}"]
             if proof.same is False and not reference.audit_failure:
                 notes.append(f"{differently}: {proof.note}")
             elif self.is_reference:

@@ -131,7 +131,8 @@ def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple
 
     They are the first step and the last one, or one of the two by chance if the network allows a single audit; the last
     one of an epoch, whose batch may be smaller, and the first one of the next; a step in which the learning rate
-    changes, and one after a checkpoint; and others at random. None if nobody can know what the network has drawn.
+    changes, and one after a checkpoint; and others at random. There are none if the
+    network draws random numbers that nobody else knows.
     """
     if experiment.network.draws_by_itself:
         return ()

@@ -300,7 +300,10 @@ def _cache() -> Path:
 # --- What a proof is of ---
 
 # Environment variables that change which kernels a framework uses.
-ENVIRONMENT = (LIMIT_VARIABLE, "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "CUDA_VISIBLE_DEVICES")
+ENVIRONMENT = (
+    *(LIMIT_VARIABLE, "DNNL_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"),
+    "CUDA_VISIBLE_DEVICES",
+)
 VERSIONS_SECONDS = 60.0  # for the following lines; an interpreter that needs longer will be reported by its runs
 VERSIONS = """import importlib.metadata, sys
 print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""

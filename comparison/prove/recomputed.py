@@ -21,7 +21,7 @@ from common.platform.files import Arrays
 from common.spec.networks import NetworkSpec
 from common.spec.own_network import FILES, Layout, Shape, prepared_files, read_layout
 from port.check import start_file
-from port.run import Batch, Request
+from port.run import Batch, PassRequest
 
 Array = NDArray[np.float64]
 PRINTED = "printed"
@@ -65,10 +65,11 @@ class RecomputedNetwork(NetworkSpec):
         process, place = _process(self.name, self.image_shape, self.num_classes, self.framework)
         assert process.stdin and process.stdout
         try:
-            pickle.dump(Request(self._layout().to_native(weights), images, training, gradient), process.stdin)
+            pickle.dump(PassRequest(self._layout().to_native(weights), images, training, gradient), process.stdin)
             process.stdin.flush()
             return pickle.load(process.stdout)  # noqa: S301 - from this program's own process
         except (EOFError, OSError):
+            _process.cache_clear()  # another audit starts it again
             lines = Path(place.name, PRINTED).read_text(errors="replace").strip().splitlines() or ["has ended"]
             raise UserError(f"{FILES[self.framework]}: {lines[-1]}") from None
 

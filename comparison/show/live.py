@@ -18,14 +18,14 @@ PLAIN_EPOCHS, PLAIN_SECONDS = 10, 60.0  # where there is no terminal: lines for 
 
 
 class Bars(Progress):
-    """Progress bars below the tables of the rounds so far."""
+    """Progress bars, and below them the tables of the rounds so far, which may be cut at the end of the screen."""
 
     tables: Group | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
         if self.tables:
             yield self.tables
-        yield from super().get_renderables()
 
 
 class LiveView:

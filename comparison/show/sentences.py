@@ -183,7 +183,7 @@ def proof_conclusions(table: Table) -> list[str]:
         each = ", ".join(f"{title} {count}" for title, count in audited.items())
         each = f"{rows[0].audited_steps} of each row" if len({*audited.values()}) == 1 else each
         own = rows[0].results[0].config.has_own_network
-        right = "the same step of another file, in 64 bits," if own else "the formulas"
+        right = "the same step, recomputed in 64 bits," if own else "the formulas"
         lines.append(f"timed runs: steps audited: {each}; each matches {right} up to rounding")
     elif drops_by_itself(table.folder):
         lines.append("timed runs: not audited, since each framework's dropout draws random numbers of its own")
@@ -326,7 +326,7 @@ def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
 
 
 def _least(rows: Sequence[Row], column: Column[Any], unit: str) -> list[str]:
-    """`PyTorch, 2.0 s (Lightning 5.1, TensorFlow 3.3)`."""
+    """`PyTorch, 2.0 s (TensorFlow 3.3, Lightning 5.1)`."""
     known = [(value, row.title, column.text(row)) for row in rows if (value := getattr(row, column.name)) is not None]
     if len(known) < 2:
         return []

@@ -59,7 +59,7 @@ def tables_so_far(console: Console, comparison: Comparison) -> Group:
         for cells in (row_tables(table.rows, details=False) if table.finished else ())
         for part in _parts(console, cells, table.rows, "framework")
     )
-    return Group("\nso far; further rounds narrow the intervals, and hold for other processes:\n", *parts, "")
+    return Group("\nresults so far; more rounds narrow the intervals, and cover more processes:\n", *parts, "")
 
 
 def _print_grid(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str) -> None:

@@ -23,7 +23,7 @@ def accuracy_scale(percentages: Sequence[float], num_images: int) -> alt.Scale:
 
 
 def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
-    """A line for each row: the test accuracy after each epoch of the last round's run with the median duration."""
+    """A line for each row: the test accuracy after each epoch of its run with the median duration."""
     table = pd.concat([_epochs(row.title, row.typical_run.epochs) for row in rows])
     if len(table) == len(rows):  # a single epoch would be a dot
         return
@@ -36,7 +36,7 @@ def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
     yield Chart(
         "accuracy",
         "Accuracy over seconds",
-        "On the test set, in each row's run with the median duration, in the last round.",
+        "On the test set, in each row's run with the median duration, in the last planned round.",
         [_lines(rows, table, x, y)],
         _height(rows),
     )

@@ -214,7 +214,7 @@ def test_a_photo_is_turned_upright_and_keeps_its_detail(tmp_path, orientation, t
 
 
 @pytest.mark.parametrize(("level", "expected"), [(65535, 255), (4095, 15)])
-@pytest.mark.parametrize("suffix", ["png", "tif"])
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
 def test_the_largest_value_of_16_bits_is_taken_for_white(tmp_path, suffix, level, expected):
     path = tmp_path / f"image.{suffix}"
     Image.fromarray(np.full((8, 8), level, np.uint16)).save(path)
