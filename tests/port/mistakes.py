@@ -80,13 +80,13 @@ def main(folder: Path) -> None:
 
     for network, mistakes in MISTAKES.items():
         batch = make_batch(SHAPES[network], 10)
-        reference = run(pt.Network(load_module(network / "pt.py"), batch), batch, None)
+        reference = run(pt.Network(load_module(network / "pt.py"), batch, 0), batch, None)
         right = (network / "tf.py").read_text()
         for old, new, words in [("", "", "is the network of pt.py"), *mistakes]:
             assert old in right, old
             path = Path(tempfile.mkdtemp(dir=folder)) / "tf.py"
             path.write_text(right.replace(old, new, 1) if old else right)
-            port = run(tf.Network(load_module(path), batch), batch, reference)
+            port = run(tf.Network(load_module(path), batch, 0), batch, reference)
             answer = lines_of(Comparison(reference, port, "pt.py", "tf.py", batch))[0]
             print(
                 json.dumps({"new": new, "answer": answer, "missing": [w for w in words.split("|") if w not in answer]})
