@@ -21,7 +21,7 @@ from common.record.audited_states import STATES_DIR
 from common.record.predictions import PREDICTIONS_FILE
 from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
-from common.spec.own_network import digest_of
+from common.spec.own_network import digest_of, drops_by_itself
 from comparison.plan.jobs import contenders
 from comparison.plan.request import Request
 from comparison.prove.audits import (
@@ -124,11 +124,14 @@ class Prover:
         """Makes runs once more that suddenly part from the first row's, and audits the steps around; nothing is timed.
 
         In a comparison's rounds, chance decides which steps are audited. Rows whose proofs differ are left out: the
-        first step that differs is known.
+        first step that differs is known. There are no such runs of a network in which each framework draws random
+        numbers of its own: their losses differ anyway.
 
         Args:
           runs: all runs of the comparison.
         """
+        if drops_by_itself(self.folder):
+            return
         runs = [run for run in runs if run.result and not run.record.rate_search]
         firsts: dict[tuple[Path, int], Run] = {}  # variant and seed -> a run of the first row
         for run in runs:
