@@ -77,7 +77,7 @@ class Pass:
 
         Normal, not uniform: a large error now and then makes the same jumps at ties as a framework's.
         """
-        return self.random.standard_normal(shape, np.float32) * np.float64(self.roundoff)
+        return self.roundoff * self.random.standard_normal(shape)
 
     def rounded(self, array: Array) -> Array:
         return array * (1 + self.errors(array.shape)) if self.roundoff else array
