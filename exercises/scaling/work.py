@@ -26,11 +26,13 @@ MEASURE = (
 def read_seconds(folder: Path) -> dict[str, Seconds]:
     """The training seconds of a comparison's runs, for each implementation and mode. Start-up is not included."""
     runs = load(folder).runs.dropna(subset="training_seconds")
-    if runs["batch_size"].nunique() != 1 or 1 not in set(runs["devices"]):
-        raise SystemExit(f"{folder}: needs runs of the same work (--scaling strong), and one device among them")
+    if runs["batch_size"].nunique() != 1:
+        raise SystemExit(f"{folder}: needs runs of the same work (--scaling strong)")
     found = {}
     for names, of_row in runs.groupby(["implementation", "mode"], sort=False):
         by_devices = {int(devices): list(rows["training_seconds"]) for devices, rows in of_row.groupby("devices")}
+        if 1 not in by_devices:
+            raise SystemExit(f"{folder}: {' '.join(names)} needs runs with 1 device, too, not only {[*by_devices]}")
         # compare.py repeats rounds that other programs disturb, at the end: each gets as many rounds, the latest.
         fewest = min(map(len, by_devices.values()))
         found[" ".join(names)] = {devices: rounds[-fewest:] for devices, rounds in by_devices.items()}
