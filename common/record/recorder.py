@@ -481,7 +481,7 @@ class Recorder:
     def _compare_replicas(self, state: TrainState) -> None:
         """Notes in which trained parameters the replicas have different values: in each process, and between them."""
         self.compared_after = state.step
-        names = [parameter.name for parameter in self.experiment.network.parameters if parameter.trainable]
+        names = self.experiment.network.trained
         digests = {name: float(zlib.crc32(state.weights[name].tobytes())) for name in names}
         # Not a number: then the sum is no number either, in every process.
         own = {"count": 1.0} | digests | dict.fromkeys(state.differ, math.nan)

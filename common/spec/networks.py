@@ -120,7 +120,7 @@ class NetworkSpec:
         return own_network.read_layout(self.name, self.image_shape, self.num_classes, framework)
 
     @property
-    def draws_by_itself(self) -> bool:
+    def drops_by_itself(self) -> bool:
         """Whether it has dropout for which each framework draws random numbers of its own."""
         return self.is_own and own_network.read_prepared(self._prepared()).drops
 
@@ -153,6 +153,11 @@ class NetworkSpec:
                 return names[names.index(layer.name) - 1]
         ends = [list(layer_names((layer,)))[-1] for layer in self.layers if isinstance(layer, Block)]
         return min(ends, key=lambda layer: abs(self.flops_until[layer] - self.flops_per_image / 2))
+
+    @property
+    def trained(self) -> list[str]:
+        """Canonical names of the trained parameters, in the order of the layers."""
+        return [parameter.name for parameter in self.parameters if parameter.trainable]
 
     @property
     def num_parameters(self) -> int:

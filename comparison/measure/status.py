@@ -132,8 +132,9 @@ class ProvedRow(RunsOfRow):
             if proof.same is False and not reference.audit_failure:
                 notes.append(f"{differently}: {proof.note}")
             elif self.is_reference:
-                right = (row for row in self.in_table.rows if row.proof.same is False and not row.audit_failure)
-                notes += [f"it trains differently from {row.title}: {row.proof.note}" for row in [*right][:1]]
+                rows = (row for row in self.in_table.rows if row.proof.same is False and not row.audit_failure)
+                if right := next(rows, None):
+                    notes.append(f"it trains differently from {right.title}: {right.proof.note}")
             return (
                 "different evaluation" if only_evaluation and proof.same is not False else "different training",
                 notes,

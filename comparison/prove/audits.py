@@ -134,7 +134,7 @@ def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple
     changes, and one after a checkpoint; and others at random. There are none if the
     network draws random numbers that nobody else knows.
     """
-    if experiment.network.draws_by_itself:
+    if experiment.network.drops_by_itself:
         return ()
     plan, every = experiment.plan, experiment.config.checkpoint_every
     steps = range(plan.first_step, plan.total_steps + 1)
@@ -292,13 +292,9 @@ def first_state(experiment: Experiment) -> TrainState:
         return experiment.state
     kind = np.float64 if experiment.config.precision == "64" else np.float32
     weights = {name: array.astype(kind) for name, array in experiment.initial_weights.items()}
-    zeros = {name: np.zeros_like(weights[name]) for name in _trained(experiment)}
+    zeros = {name: np.zeros_like(weights[name]) for name in experiment.network.trained}
     scale = ScaleState(LossScaling().initial, 0, 0) if experiment.config.precision == "16-mixed" else None
     return TrainState(0, weights, dict.fromkeys(experiment.update_rule.rule.slots, zeros), scale)
-
-
-def _trained(experiment: Experiment) -> list[str]:
-    return [parameter.name for parameter in experiment.network.parameters if parameter.trainable]
 
 
 # --- A step ---
@@ -331,7 +327,7 @@ def _audit_step(
         stored=2 * rounding,
         updated=10 * rounding,
     )
-    explained = _explained(differences, _trained(experiment))
+    explained = _explained(differences, experiment.network.trained)
     beyond = [difference for difference in differences if difference.is_beyond]
     worst = max(beyond or differences, key=lambda difference: difference.share)
     same: bool | None = True
@@ -390,7 +386,7 @@ def _scaling_fault(experiment: Experiment, before: TrainState, after: TrainState
     if not skipped:
         return None
     old, new = before.to_arrays(), after.to_arrays()
-    trained = {f"weights.{name}" for name in _trained(experiment)}
+    trained = {f"weights.{name}" for name in experiment.network.trained}
     kept = [name for name in new if name.startswith("slots.") or name in trained]
     changed = next((name for name in kept if not np.array_equal(new[name], old[name])), None)
     if changed:

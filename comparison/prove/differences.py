@@ -147,7 +147,7 @@ def finish_steps(experiment: Experiment, state: TrainState, until: int, computed
     Args:
       computed: see `compute_steps`.
     """
-    trained = {parameter.name for parameter in experiment.network.parameters if parameter.trainable}
+    trained = set(experiment.network.trained)
     while state.step < until:
         own = f"{state.step + 1}."
         arrays = {name.removeprefix(own): array for name, array in computed.items() if name.startswith(own)}

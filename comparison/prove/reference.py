@@ -141,10 +141,10 @@ class Pass:
 
         def backward(gradient: Array) -> Array:
             arrays = network.pass_back(weights, x, gradient)
-            statistics = {name: arrays.pop(name) for name in [*arrays] if name.endswith((".mean", ".variance"))}
-            self.statistics |= {name: self.rounded(array) for name, array in statistics.items()}
-            largest = max(float(np.sqrt(np.square(array).mean())) for array in arrays.values())
-            for name, array in arrays.items():
+            gradients = {name: arrays.pop(name) for name in network.trained}
+            self.statistics |= {name: self.rounded(array) for name, array in arrays.items()}
+            largest = max(float(np.sqrt(np.square(array).mean())) for array in gradients.values())
+            for name, array in gradients.items():
                 self._add(name, array + largest * self.errors(array.shape))
             return gradient
 
