@@ -227,6 +227,7 @@ class RunMaker:
     missing: list[Job]
     _jobs: dict[Path, Job] = field(default_factory=dict)  # run folder -> job
     _disturbed: list[float] = field(default_factory=list)  # load by others in each disturbed turn so far
+    _so_far: Comparison | None = None  # after the last run that has ended
 
     def make(self, jobs: Sequence[Job]) -> None:
         """Makes the missing runs, round by round.
@@ -255,9 +256,8 @@ class RunMaker:
                 run_in_turns(programs, options.timeout, follower, at_once)
             else:
                 run_programs(programs, options.timeout, follower)
-            if in_round and self.missing and not (in_round[0].rate_search or options.sweep):
-                so_far = Comparison(self.folder, self.request, self.runs, len(self.missing))
-                self.view.show(tables_so_far(self.view.console, so_far))
+            if self._so_far and self.missing and in_round and not (in_round[0].rate_search or options.sweep):
+                self.view.show(tables_so_far(self.view.console, self._so_far))
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""
@@ -324,4 +324,5 @@ class RunMaker:
             self._audit(run, program.audited_steps, functools.partial(self.view.audit, job))
         self.runs.append(run)
         self.view.end(job, run, time.monotonic() - began)
-        write_tables(Comparison(self.folder, self.request, self.runs, len(self.missing)))
+        self._so_far = Comparison(self.folder, self.request, self.runs, len(self.missing))
+        write_tables(self._so_far)
