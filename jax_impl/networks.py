@@ -24,6 +24,7 @@ from jax_impl.precision import COMPUTE_DTYPES, DTYPES
 from jax_impl.randomness import philox
 
 Pool = Callable[[jax.Array], jax.Array]
+Losses = Callable[[jax.Array, jax.Array], jax.Array]  # from logits (n, classes) and labels (n,) to losses (n,)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float) -> jax.Array:
@@ -36,6 +37,12 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, smoothing: float) -> jax
         return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)[:, 0]
     targets = jax.nn.one_hot(labels, logits.shape[1], dtype=logits.dtype)
     return optax.softmax_cross_entropy(logits, optax.smooth_labels(targets, smoothing))
+
+
+def make_losses(spec: NetworkSpec, smoothing: float = 0.0) -> Losses:
+    """The cross-entropy, or the loss of a user's network."""
+    own: Losses | None = spec.loss_in("jax")
+    return partial(cross_entropy, smoothing=smoothing) if own is None else own
 
 
 # --- The network ---

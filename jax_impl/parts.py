@@ -10,7 +10,7 @@ from common.record.recorder import Recorder
 from common.spec.update_rule import LossScaling
 from jax_impl.data import TestBatches, TrainBatches
 from jax_impl.inspection import save_first_batch
-from jax_impl.networks import make_network
+from jax_impl.networks import make_losses, make_network
 from jax_impl.optimizer import make_optimizer
 from jax_impl.parallel import batch_sharding, weight_sharding
 from jax_impl.precision import LossScale
@@ -39,9 +39,10 @@ def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Record
 
     sharding = batch_sharding(mesh)
     state_after = functools.partial(get_state, experiment, network, optimizer, scale)
-    step = functools.partial(train_step, config.label_smoothing)
+    step = functools.partial(train_step, make_losses(experiment.network, config.label_smoothing))
+    scores = functools.partial(eval_step, make_losses(experiment.network))
     if config.mode == "tuned":
-        tuned = tuning.TunedLoop(experiment, sharding, step, (network, optimizer, scale), recorder)
+        tuned = tuning.TunedLoop(experiment, sharding, (step, scores), (network, optimizer, scale), recorder)
         train_steps, evaluate = tuned.train_steps, tuned.evaluate
         state_after = functools.partial(tuned.state_after, state_after)
     else:
@@ -52,7 +53,7 @@ def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Record
             kinds = tutorial.TutorialTrainBatches, tutorial.TutorialTestBatches
         train_batches, test_batches = (kind(experiment, sharding) for kind in kinds)
         take_step = functools.partial(nnx.jit(step), network, optimizer, scale)
-        evaluate_batch = functools.partial(nnx.jit(eval_step), network)
+        evaluate_batch = functools.partial(nnx.jit(scores), network)
         train_steps, evaluate = make_loop(experiment, train_batches, test_batches, take_step, evaluate_batch)
     if config.save_first_batch:
         save_first_batch(experiment, network, sharding, recorder)

@@ -13,7 +13,7 @@ from common.spec.batches import summed
 from common.spec.state import TrainState
 from jax_impl.data import Batch, TestBatches, TrainBatches
 from jax_impl.inspection import predict
-from jax_impl.networks import Network, cross_entropy
+from jax_impl.networks import Losses, Network
 from jax_impl.precision import LossScale
 from jax_impl.replicas import device_peak_memory_bytes
 from jax_impl.weights import get_weights
@@ -44,7 +44,7 @@ class Parts:
 
 
 def forward_backward(
-    network: Network, scale: LossScale | None, smoothing: float, batch: Batch
+    network: Network, scale: LossScale | None, losses_of: Losses, batch: Batch
 ) -> tuple[jax.Array, nnx.State, jax.Array]:
     """The loss, its gradients (scaled in float16) and the number of correct answers."""
 
@@ -52,7 +52,7 @@ def forward_backward(
         # With mixed precision the network computes in 16 bits, the loss in the 32 bits of the weights.
         real = batch.weights > 0  # not padding; for batch normalisation
         logits = network(batch.inputs, real, training=True).astype(batch.weights.dtype)
-        loss = jnp.sum(batch.weights * cross_entropy(logits, batch.labels, smoothing))
+        loss = jnp.sum(batch.weights * losses_of(logits, batch.labels))
         return (loss * scale.scale[...] if scale else loss), (loss, logits)
 
     gradients, (loss, logits) = nnx.grad(loss_of, has_aux=True)(network)
@@ -60,17 +60,17 @@ def forward_backward(
 
 
 def train_step(
-    smoothing: float,
+    losses_of: Losses,
     network: Network,
     optimizer: nnx.Optimizer[Network],
     scale: LossScale | None,
     batches: list[Batch],
 ) -> LossAndCorrect:
     """One update from these batches; returns the sums of their losses and correct answers."""
-    loss, gradients, correct = forward_backward(network, scale, smoothing, batches[0])
+    loss, gradients, correct = forward_backward(network, scale, losses_of, batches[0])
     sums = [(loss, correct)]
     for batch in batches[1:]:  # with --accumulate-grad-batches
-        loss, more, correct = forward_backward(network, scale, smoothing, batch)
+        loss, more, correct = forward_backward(network, scale, losses_of, batch)
         gradients = jax.tree.map(jnp.add, gradients, more)
         sums.append((loss, correct))
     if scale:
@@ -81,10 +81,10 @@ def train_step(
     return summed(sums)
 
 
-def eval_step(network: Network, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+def eval_step(losses_of: Losses, network: Network, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sum of losses, number of correct answers and number of examples."""
     logits = network(batch.inputs).astype(batch.weights.dtype)
-    losses = cross_entropy(logits, batch.labels, smoothing=0)
+    losses = losses_of(logits, batch.labels)
     real = batch.weights > 0
     correct = (logits.argmax(axis=1) == batch.labels) & real
     return jnp.sum(jnp.where(real, losses, 0).astype(jnp.float64)), jnp.sum(correct), jnp.sum(real)

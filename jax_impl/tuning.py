@@ -22,7 +22,7 @@ from common.spec.options import TrainConfig
 from common.spec.randomness import positions
 from common.spec.state import TrainState
 from jax_impl.data import Batch, Batches, TestBatches, TrainBatches
-from jax_impl.train import LossAndCorrect, eval_step
+from jax_impl.train import LossAndCorrect
 from jax_impl.weights import put
 
 
@@ -113,16 +113,17 @@ class TunedLoop:
         self,
         experiment: Experiment,
         sharding: NamedSharding,
-        step: Callable[..., LossAndCorrect],
+        steps: tuple[Callable[..., LossAndCorrect], Callable[..., LossAndCorrect]],
         trained: tuple[Any, ...],
         recorder: Recorder,
     ) -> None:
         """Args:
-        step: train.py's `train_step` of this training, not compiled yet.
+        steps: train.py's `train_step` and `eval_step` of this training, not compiled yet.
         trained: network, optimizer and scale; the last may be None.
         """
         config = experiment.config
-        self.plan, self.step, self.trained, self.recorder = experiment.plan, step, trained, recorder
+        self.plan, self.trained, self.recorder = experiment.plan, trained, recorder
+        self.step, self.eval_step = steps
         self.graph, state = nnx.split(trained)
         self.arrays, self.tree = jax.tree.flatten(state)  # which a call passes faster than the state
         self.train_batches, self.test_batches = TrainBatches(experiment, sharding), TestBatches(experiment, sharding)
@@ -158,7 +159,7 @@ class TunedLoop:
 
     def eval_step_of(self, arrays: list[jax.Array], stored: tuple[Any, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
         network, *_ = nnx.merge(self.graph, self.tree.unflatten(arrays))
-        return eval_step(network, self.testing.prepared(*stored))
+        return self.eval_step(network, self.testing.prepared(*stored))
 
     def train_steps(self, epoch: int) -> Iterator[tuple[jax.Array, jax.Array, int]]:
         """Takes the steps of an epoch, counted from 0; gives losses and correct answers of each call, and its steps."""

@@ -11,9 +11,10 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.state import TrainState
 from keras_impl.data import WeightedBatch, weighted_signature
+from keras_impl.tutorial import OwnLoss
 from tf_impl.data import TrainShards
 from tf_impl.inspection import predict
-from tf_impl.networks import DTYPES
+from tf_impl.networks import DTYPES, make_losses
 from tf_impl.optimizer import Optimizer
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights
@@ -56,8 +57,10 @@ class Classifier(keras.Model):
         self.network = network
         # The sum of losses, each weighted by its share of the global batch, instead of the shard's mean.
         options = {"from_logits": True, "reduction": "sum", "dtype": DTYPES[experiment.config.precision]}
-        self.smoothing = experiment.config.label_smoothing
-        if self.smoothing:
+        self.smoothing, self.losses_of = experiment.config.label_smoothing, make_losses(experiment.network)
+        if experiment.network.loss_in("tf"):
+            self.loss_fn = OwnLoss(self.losses_of, options["dtype"], "sum")
+        elif self.smoothing:
             self.loss_fn = keras.losses.CategoricalCrossentropy(label_smoothing=self.smoothing, **options)
         else:
             self.loss_fn = keras.losses.SparseCategoricalCrossentropy(**options)
@@ -106,7 +109,7 @@ class Classifier(keras.Model):
         inputs, labels, _ = data
         logits = self(inputs)
         # Sums in 64 bits, which weight all examples equally, instead of keras.metrics.Mean in 32 bits.
-        self.loss_sum.update_state(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        self.loss_sum.update_state(self.losses_of(labels, logits))
         self.correct.update_state(tf.argmax(logits, axis=1) == labels)
         self.count.update_state(tf.ones_like(labels))
         return {metric.name: metric.result() for metric in self.metrics}

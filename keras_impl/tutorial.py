@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from common.experiment import Experiment
-from tf_impl.networks import DTYPES, cross_entropy
+from tf_impl.networks import DTYPES, Losses, make_losses
 
 
 class Total(keras.metrics.Metric):
@@ -47,35 +47,46 @@ class StepTotals:
         return (self.loss_sum - before[0]) / count, self.correct - before[1]
 
 
-class MeanLoss(keras.losses.Loss):
-    """The mean of the examples' losses; on PyTorch Keras's own losses divide in 32 bits, whatever the dtype."""
+class OwnLoss(keras.losses.Loss):
+    """The loss of a user's network. `reduction`: of the losses of a batch, as Keras names it."""
 
-    def __init__(self, smoothing: float, dtype: str) -> None:
-        super().__init__(reduction="sum", dtype=dtype)
-        self.smoothing = smoothing
+    def __init__(self, losses_of: Losses, dtype: str, reduction: str = "sum_over_batch_size") -> None:
+        super().__init__(reduction=reduction, dtype=dtype)
+        self.losses_of = losses_of
 
     def call(self, labels: Any, logits: Any) -> Any:
-        return cross_entropy(classes(labels), logits, self.smoothing) / labels.shape[0]
+        return self.losses_of(classes(labels), logits)
+
+
+class MeanLoss(OwnLoss):
+    """The mean of the examples' losses; on PyTorch Keras divides in 32 bits, whatever the dtype."""
+
+    def __init__(self, losses_of: Losses, dtype: str) -> None:
+        super().__init__(losses_of, dtype, "sum")
+
+    def call(self, labels: Any, logits: Any) -> Any:
+        return super().call(labels, logits) / labels.shape[0]
 
 
 def compile_options(experiment: Experiment) -> dict[str, Any]:
     """The options of `compile`: loss and metrics."""
     config = experiment.config
     dtype, smoothing = DTYPES[config.precision], config.label_smoothing
+    losses_of, smoothed = make_losses(experiment.network), make_losses(experiment.network, smoothing)
     if keras.backend.backend() == "torch":
-        loss = MeanLoss(smoothing, dtype)
+        loss = MeanLoss(smoothed, dtype)
+    elif experiment.network.loss_in("tf"):
+        loss = OwnLoss(losses_of, dtype)
     elif smoothing:
         loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, dtype=dtype)
     else:
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
 
-    def losses(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
-        return cross_entropy(classes(labels), ops.cast(logits, dtype), smoothing)
+    def total(name: str, losses_of: Losses) -> Total:
+        return Total(name, lambda labels, logits: losses_of(classes(labels), ops.cast(logits, dtype)))
 
     # The totals are for the recorder; an evaluation's losses are not smoothed.
-    metrics = ["accuracy", Total("loss_sum", losses)]
-    if smoothing:
-        metrics.append(Total("smoothed_loss_sum", lambda labels, logits: losses(labels, logits, smoothing)))
+    metrics = ["accuracy", total("loss_sum", losses_of), *([total("smoothed_loss_sum", smoothed)] if smoothing else [])]
     return {"loss": loss, "metrics": metrics, "jit_compile": config.compile or "auto"}
 
 

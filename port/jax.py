@@ -148,7 +148,7 @@ class Network:
     def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
         del seed  # Flax's are in the user's file
         usual = optax.softmax_cross_entropy_with_integer_labels
-        self.loss = loss_of(module, lambda outputs, labels: usual(outputs, labels).mean())
+        self.loss = loss_of(module, usual)
         self.network: nnx.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes))
         for _, variable in nnx.iter_graph(self.network):
             if isinstance(variable, nnx.Param | nnx.BatchStat) and variable.get_value() is not None:
@@ -221,7 +221,7 @@ class Network:
         self.network.train()
 
         def loss_of_network(network: Any) -> jax.Array:
-            return self.loss(network(jnp.asarray(images)), jnp.asarray(labels))
+            return self.loss(network(jnp.asarray(images)), jnp.asarray(labels)).mean()
 
         loss, gradients = nnx.value_and_grad(loss_of_network)(self.network)
         by_path = dict(nnx.to_flat_state(gradients))
@@ -234,6 +234,10 @@ class Network:
             }
             for name, layer in self.layers.items()
         }
+
+    def losses(self, outputs: Array, labels: Array) -> tuple[Array, Array]:
+        losses, pass_back = jax.vjp(lambda given: self.loss(given, jnp.asarray(labels)), jnp.asarray(outputs))
+        return np.array(losses), np.array(*pass_back(jnp.ones_like(losses)))
 
 
 if __name__ == "__main__":

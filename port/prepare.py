@@ -37,6 +37,8 @@ def main() -> None:
                 f"{FILES[name]} departs {departure.place}{f': {departure.cause}' if departure.cause else ''}"
                 f" (python -m port --network {given.folder} shows every layer)"
             )
+        if result.has_loss != reference.has_loss:
+            sys.exit(f"only one of {FILES[first]} and {FILES[name]} has a function loss")
         check_trainable(FILES[name], result)
         write_safetensors(given.into / layout_file(name, "layers"), result.places_in_layers)
         write_safetensors(given.into / layout_file(name), result.places)
@@ -47,14 +49,12 @@ def main() -> None:
     write_safetensors(given.into / weights_file(given.seed), initial)
     flops = flops_per_image(reference, len(batch.images))
     drops = bool(reference.trace.dropouts)
-    prepared = Prepared(parameters=reference.shapes, flops_per_image=flops, drops=drops)
+    prepared = Prepared(parameters=reference.shapes, flops_per_image=flops, drops=drops, has_loss=reference.has_loss)
     write_json_model(given.into / NETWORK_FILE, prepared)
 
 
 def check_trainable(file: str, result: Result) -> None:
     """Ends with a line if training would not be what the file says."""
-    if result.has_loss:
-        sys.exit(f"{file} has a loss of its own; a comparison trains with the mean cross-entropy alone")
     for number, call in enumerate(result.trace.calls):
         missing = call.weights.keys() - result.gradients[number].keys() - {"mean", "variance"}
         if missing:

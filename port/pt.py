@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -147,7 +146,7 @@ class Network:
         torch.set_default_dtype(torch.float64)
         torch.manual_seed(seed)
         self.count = len(batch.images)
-        self.loss = loss_of(module, F.cross_entropy)
+        self.loss = loss_of(module, nn.CrossEntropyLoss(reduction="none"))
         self.network: nn.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes)).double()
         self.modules = dict(self.network.named_modules())
         attentions = [f"{name}." for name, part in self.modules.items() if isinstance(part, nn.MultiheadAttention)]
@@ -206,9 +205,16 @@ class Network:
         self.network.train()
         self.network.zero_grad()
         with Watch(Trace()):
-            loss = self.loss(self.network(torch.from_numpy(images).permute(0, 3, 1, 2)), torch.from_numpy(labels))
+            outputs = self.network(torch.from_numpy(images).permute(0, 3, 1, 2))
+            loss = self.loss(outputs, torch.from_numpy(labels)).mean()
         loss.backward()
         return loss.item(), {name: layer.gradients() for name, layer in self.layers.items()}
+
+    def losses(self, outputs: Array, labels: Array) -> tuple[Array, Array]:
+        given = torch.from_numpy(outputs).requires_grad_()
+        losses = self.loss(given, torch.from_numpy(labels))
+        losses.sum().backward()
+        return losses.detach().numpy(), given.grad.numpy()
 
 
 class Watch(TorchFunctionMode):

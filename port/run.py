@@ -48,7 +48,7 @@ class Network(Protocol):
 
     Attributes:
       layers: those with parameters, by name.
-      loss: from outputs and labels to a number.
+      loss: from outputs and labels to the losses of the examples (n,).
       total: the sum of all numbers of an array of the framework's.
       biased: whether running variances divide by n, the number of values, and not by n - 1.
     """
@@ -67,6 +67,9 @@ class Network(Protocol):
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
         """The mean loss in training, and the gradients of each layer."""
 
+    def losses(self, outputs: Array, labels: Array) -> tuple[Array, Array]:
+        """The losses (n,), and the gradients of their sum by the outputs."""
+
 
 @dataclass
 class Result:
@@ -78,7 +81,7 @@ class Result:
     Attributes:
       trace: the calls of the first pass; in a port paired with the reference's.
       output: the network's, of the same pass.
-      loss: the mean cross-entropy of that output, or what `loss` of the network's file says.
+      loss: the mean cross-entropy of that output, or the mean of what `loss` of the network's file returns.
       gradients: number of a call -> gradients of its parameters, with the reference's order of features.
       loss_after: after one update of plain gradient descent.
       statistics: number of a call -> running statistics after the first pass.
@@ -139,6 +142,14 @@ def main(make: Callable[[ModuleType, Batch, int], Network], file: str) -> None:
 
 
 @dataclass(frozen=True)
+class LossRequest:
+    """The losses of an output (n, classes) are wanted, and the gradients of their sum by it."""
+
+    output: Array
+    labels: Array
+
+
+@dataclass(frozen=True)
 class PassRequest:
     """A pass of images through the network, in training or not.
 
@@ -159,13 +170,19 @@ def answer_requests(network: Network) -> None:
     An answer is the output; or `layer.kind` -> the gradients of what is trained, and the running statistics after the
     pass, whose variances are unbiased.
     """
-    # So that `gradients`, given a gradient by the outputs in place of labels, passes it back.
-    network.loss = lambda outputs, gradient: network.total(outputs * gradient)
+    loss = network.loss
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the user's code prints is no answer
     with suppress(EOFError):
         while True:
-            request: PassRequest = pickle.load(sys.stdin.buffer)  # noqa: S301 - this program's own
+            request: LossRequest | PassRequest = pickle.load(sys.stdin.buffer)  # noqa: S301 - this program's own
+            if isinstance(request, LossRequest):
+                network.loss = loss
+                pickle.dump(network.losses(request.output, request.labels), answers)
+                answers.flush()
+                continue
+            # So that `gradients`, given a gradient by the outputs in place of labels, passes it back.
+            network.loss = lambda outputs, gradient: network.total(outputs * gradient)
             for name, layer in network.layers.items():
                 own = {kind: request.weights.get(f"{name}.{kind}", array) for kind, array in layer.get().items()}
                 layer.set(own)
@@ -388,6 +405,14 @@ def only_made(network: Any) -> Any:
 
 
 def loss_of(module: ModuleType, usual: Callable[..., Any]) -> Callable[..., Any]:
-    """`loss(outputs, targets)` of the user's file, or the usual one."""
-    own: Callable[..., Any] = vars(module).get("loss", usual)
-    return own
+    """`loss(outputs, labels)` of the user's file, or the usual one."""
+    own = vars(module).get("loss", usual)
+
+    def losses_of(outputs: Any, labels: Any) -> Any:
+        losses = own(outputs, labels)
+        if tuple(losses.shape) != tuple(labels.shape):
+            shapes = f"shape {tuple(losses.shape)}, not {tuple(labels.shape)}"
+            raise TypeError(f"loss returns {shapes}: a number for each example, which training adds up")
+        return losses
+
+    return losses_of

@@ -123,8 +123,8 @@ class Network:
         keras.config.set_floatx("float64")
         keras.config.set_dtype_policy("float64")
         keras.utils.set_random_seed(seed % 2**32)
-        usual = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        self.loss = loss_of(module, lambda outputs, labels: usual(labels, outputs))
+        usual = keras.losses.sparse_categorical_crossentropy
+        self.loss = loss_of(module, lambda outputs, labels: usual(labels, outputs, from_logits=True))
         self.network = only_made(module.make_network(tuple(batch.images.shape[1:]), batch.num_classes))
         self.network(ops.convert_to_tensor(batch.images))  # makes the weights of layers that don't have them yet
         self.layers: dict[str, Layer] = {}
@@ -215,7 +215,7 @@ class Network:
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
         with tf.GradientTape() as tape:
             outputs = self.network(ops.convert_to_tensor(images), training=True)
-            loss = self.loss(outputs, labels)
+            loss = tf.reduce_mean(self.loss(outputs, ops.convert_to_tensor(labels)))
         trained = self.network.trainable_variables
         gradients = dict(zip(map(id, trained), tape.gradient(loss, trained), strict=True))
         return float(loss), {
@@ -226,6 +226,12 @@ class Network:
             }
             for name, layer in self.layers.items()
         }
+
+    def losses(self, outputs: Array, labels: Array) -> tuple[Array, Array]:
+        with tf.GradientTape() as tape:
+            tape.watch(given := ops.convert_to_tensor(outputs))
+            losses = self.loss(given, ops.convert_to_tensor(labels))
+        return np.array(losses), np.array(tape.gradient(losses, given))
 
 
 if __name__ == "__main__":

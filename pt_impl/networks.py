@@ -4,6 +4,7 @@ A network is made by `pt.py` of its folder in networks/. For the lockstep some o
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from pt_impl.precision import DTYPES
 from pt_impl.randomness import philox
 from pt_impl.replicas import SumOverReplicas
 
+Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of logits (n, classes) and labels (n,)
 DROPOUTS = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout
 
 
@@ -31,6 +33,14 @@ def make_network(spec: NetworkSpec, config: TrainConfig) -> nn.Module:
     if config.sync_batchnorm and config.num_shards > 1:
         network = synchronize(network, config)
     return network.to(DTYPES[config.precision])
+
+
+def make_criterion(spec: NetworkSpec, reduction: str, smoothing: float = 0.0) -> Criterion:
+    """The cross-entropy, or the loss of a user's network: of each example (`none`), or their `sum` or `mean`."""
+    own: Criterion | None = spec.loss_in("pt")
+    if own is None:
+        return nn.CrossEntropyLoss(reduction=reduction, label_smoothing=smoothing)
+    return own if reduction == "none" else lambda logits, labels: getattr(own(logits, labels), reduction)()
 
 
 # --- Dropout ---

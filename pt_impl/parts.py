@@ -10,7 +10,7 @@ from common.record.recorder import Recorder
 from common.spec.state import TrainState
 from pt_impl.data import make_loaders, to_device
 from pt_impl.inspection import save_first_batch
-from pt_impl.networks import make_network
+from pt_impl.networks import make_criterion, make_network
 from pt_impl.optimizer import make_optimizer
 from pt_impl.parallel import parallelize
 from pt_impl.precision import LossScaler, make_autocast
@@ -30,12 +30,13 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         network = pipeline.take_stage(network, experiment.network, rank)
     network.to(device)
     train_batches, test_batches = make_loaders(experiment, rank)
-    compile_options, optimizer_options, of_mode, captured = {}, {}, forward_backward, False
+    compile_options, optimizer_options, captured = {}, {}, False
+    of_mode, reduction = forward_backward, "sum"
     if config.mode == "tutorial":
         from pt_impl import tutorial
 
         train_batches, test_batches = tutorial.make_loaders(experiment, rank)
-        of_mode = tutorial.forward_backward
+        of_mode, reduction = tutorial.forward_backward, "mean"
     elif config.mode == "tuned":
         from pt_impl import tuning
 
@@ -63,10 +64,11 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         stages = pipeline.Pipeline(network, rank, config, autocast)
         compute, compute_scores = stages.forward_backward, stages.eval_step
     else:
-        compute = functools.partial(of_mode, model, scaler, autocast, config)
+        criterion = make_criterion(experiment.network, reduction, config.label_smoothing)
+        compute = functools.partial(of_mode, model, criterion, scaler, autocast, config)
         if captured:
             compute = tuning.CapturedPass(compute, model, train_batches, experiment.network.image_shape)
-        compute_scores = functools.partial(eval_step, network, autocast)
+        compute_scores = functools.partial(eval_step, network, make_criterion(experiment.network, "none"), autocast)
 
     def state_after(steps: int) -> TrainState:
         return get_state(experiment, network, optimizer, scaler, steps)

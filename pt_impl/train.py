@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -17,6 +16,7 @@ from common.spec.options import TrainConfig
 from common.spec.state import TrainState
 from pt_impl.data import Batch, to_device
 from pt_impl.inspection import predict
+from pt_impl.networks import Criterion
 from pt_impl.parallel import clip_gradients, without_communication
 from pt_impl.precision import LossScaler
 from pt_impl.replicas import device_peak_memory_bytes, share_statistics, sum_over_replicas
@@ -57,14 +57,19 @@ class Parts:
 
 
 def forward_backward(
-    model: nn.Module, scaler: LossScaler, autocast: torch.autocast, config: TrainConfig, batch: Batch
+    model: nn.Module,
+    criterion: Criterion,
+    scaler: LossScaler,
+    autocast: torch.autocast,
+    config: TrainConfig,
+    batch: Batch,
 ) -> Shares:
     """Adds to the gradients; returns this replica's shares of the global loss and of the number of correct answers."""
     inputs, labels, count = batch
     with autocast:
         logits = model(inputs)
         # The sum over this shard, divided once by the size of the global batch, instead of the shard's mean.
-        loss = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=config.label_smoothing) / count
+        loss = criterion(logits, labels) / count
     # DistributedDataParallel averages the replicas' gradients; the average times the number of replicas is their sum.
     scaler.scale(loss * config.num_shards).backward()
     return loss.detach(), (logits.detach().argmax(dim=1) == labels).sum()
@@ -88,12 +93,12 @@ def train_step(experiment: Experiment, parts: Parts, batches: Iterator[Batch], n
     return summed(shares)
 
 
-def eval_step(network: nn.Module, autocast: torch.autocast, batch: Batch) -> torch.Tensor:
+def eval_step(network: nn.Module, criterion: Criterion, autocast: torch.autocast, batch: Batch) -> torch.Tensor:
     """float64 (3,): sum of losses, number of correct answers, number of examples."""
     inputs, labels, _ = batch
     with autocast:
         logits = network(inputs)
-        loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
+        loss_sum = criterion(logits, labels).double().sum()
     correct = (logits.argmax(dim=1) == labels).sum()
     return torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])
 

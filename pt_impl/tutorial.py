@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -26,6 +25,7 @@ from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions, visits
 from pt_impl.data import Batch, TrainSampler, make_samplers
+from pt_impl.networks import Criterion
 from pt_impl.precision import DTYPES, LossScaler
 
 
@@ -112,12 +112,17 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
 
 
 def forward_backward(
-    model: nn.Module, scaler: LossScaler, autocast: torch.autocast, config: TrainConfig, batch: Batch
+    model: nn.Module,
+    criterion: Criterion,
+    scaler: LossScaler,
+    autocast: torch.autocast,
+    config: TrainConfig,
+    batch: Batch,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Adds to the gradients; returns this replica's shares of the global loss and of the number of correct answers."""
     inputs, labels, _ = batch
     with autocast:
         logits = model(inputs)
-        loss = F.cross_entropy(logits, labels, label_smoothing=config.label_smoothing)
+        loss = criterion(logits, labels)
     scaler.scale(loss).backward()  # DistributedDataParallel averages the replicas' gradients
     return loss.detach() / config.num_shards, (logits.detach().argmax(dim=1) == labels).sum()

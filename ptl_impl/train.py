@@ -5,7 +5,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from common.experiment import Experiment
@@ -14,6 +13,7 @@ from common.record.recorder import Recorder
 from common.spec.batches import summed
 from pt_impl.data import Batch
 from pt_impl.inspection import predict
+from pt_impl.networks import make_criterion
 from pt_impl.precision import LossScaler
 from pt_impl.replicas import device_peak_memory_bytes
 from pt_impl.weights import get_weights
@@ -49,9 +49,14 @@ class Parts:
 class Classifier(pl.LightningModule):
     """The network with its training and evaluation steps; the Trainer calls them."""
 
+    reduction = "sum"  # of the losses of a training step
+
     def __init__(self, network: nn.Module, experiment: Experiment) -> None:
         super().__init__()
         self.network, self.experiment = network, experiment
+        spec, smoothing = experiment.network, experiment.config.label_smoothing
+        self.criterion = make_criterion(spec, self.reduction, smoothing)
+        self.eval_criterion = make_criterion(spec, "none")
 
     def forward(self, inputs: Any) -> torch.Tensor:
         return self.network(inputs)
@@ -65,8 +70,7 @@ class Classifier(pl.LightningModule):
         inputs, labels, count = batch
         logits = self(inputs)
         # The sum over this shard, divided once by the size of the global batch, instead of the shard's mean.
-        smoothing = self.experiment.config.label_smoothing
-        share = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing) / count
+        share = self.criterion(logits, labels) / count
         correct = (logits.detach().argmax(dim=1) == labels).sum()
         # The ddp strategy averages the replicas' gradients, and the Trainer those of accumulated batches. The average
         # times both numbers is their sum.
@@ -79,7 +83,7 @@ class Classifier(pl.LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         inputs, labels, _ = batch
         logits = self(inputs)
-        loss_sum = F.cross_entropy(logits, labels, reduction="none").double().sum()
+        loss_sum = self.eval_criterion(logits, labels).double().sum()
         correct = (logits.argmax(dim=1) == labels).sum()
         # Sums in 64 bits, which weight all examples equally, instead of self.log: the mean of means in 32 bits.
         self.totals += torch.stack([loss_sum, correct.double(), torch.full_like(loss_sum, len(labels))])

@@ -7,7 +7,6 @@ Trainer with its defaults, which logs, shows progress, and saves a checkpoint af
 """
 
 import torch
-import torch.nn.functional as F
 
 from pt_impl.data import Batch
 from pt_impl.tutorial import make_loaders
@@ -25,10 +24,12 @@ class TutorialData(ExampleDataModule):
 class TutorialClassifier(Classifier):
     """The network with the training step of the tutorials."""
 
+    reduction = "mean"
+
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, torch.Tensor]:
         inputs, labels, _ = batch
         logits = self(inputs)
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.experiment.config.label_smoothing)
+        loss = self.criterion(logits, labels)
         self.log("train_loss", loss, prog_bar=True)
         correct = (logits.detach().argmax(dim=1) == labels).sum()
         return {"loss": loss, "share": loss.detach() / self.trainer.world_size, "correct": correct}

@@ -3,6 +3,7 @@
 A network is made by `tf.py` of its folder in networks/. For the lockstep some of its layers are replaced here.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,7 @@ DROPOUTS = layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, lay
 DROPOUTS += layers.GaussianDropout, layers.AlphaDropout
 BACKEND = keras.backend.backend()
 Total = Callable[[Any], Any]  # from a replica's numbers to their sum over all replicas
+Losses = Callable[[Any, Any], Any]  # from labels (n,) and logits (n, classes) to losses (n,)
 
 
 def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = None) -> keras.Model:
@@ -89,6 +91,14 @@ def cross_entropy(labels: Any, logits: Any, smoothing: float) -> Any:
     classes = logits.shape[1]
     targets = ops.one_hot(labels, classes, dtype=logits.dtype) * (1 - smoothing) + smoothing / classes
     return ops.categorical_crossentropy(targets, logits, from_logits=True)
+
+
+def make_losses(spec: NetworkSpec, smoothing: float = 0.0) -> Losses:
+    """The cross-entropy, or the loss of a user's network."""
+    own = spec.loss_in("tf")
+    if own is None:
+        return functools.partial(cross_entropy, smoothing=smoothing)
+    return lambda labels, logits: own(logits, labels)
 
 
 # --- Layers that compute in 32 bits on some backends, whatever the policy ---

@@ -9,7 +9,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from tf_impl.data import make_dataset, make_shards, step_signature
 from tf_impl.inspection import save_first_batch
-from tf_impl.networks import make_network
+from tf_impl.networks import make_losses, make_network
 from tf_impl.optimizer import GradientAccumulator, make_optimizer
 from tf_impl.replicas import sum_over_replicas
 from tf_impl.state import get_state, set_state
@@ -38,7 +38,8 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
         compute = functools.partial(model.forward_backward, optimizer)
     else:
         model = network
-        compute = functools.partial(forward_backward, network, optimizer, config.label_smoothing)
+        losses_of = make_losses(experiment.network, config.label_smoothing)
+        compute = functools.partial(forward_backward, network, optimizer, losses_of)
     if config.compile:
         signature = step_signature(experiment)
         if config.mode == "tutorial":
@@ -49,7 +50,7 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
         update = functools.partial(update_step, network, optimizer, accumulator)
     else:
         step, update = functools.partial(train_step, network, optimizer, compute), None
-    steps = step, update, functools.partial(eval_step, model)
+    steps = step, update, functools.partial(eval_step, model, make_losses(experiment.network))
 
     if config.mode == "tuned":
         from tf_impl import tuning

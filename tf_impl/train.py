@@ -13,7 +13,7 @@ from common.spec.batches import summed
 from common.spec.state import TrainState
 from tf_impl.data import Shard, TrainShards
 from tf_impl.inspection import predict
-from tf_impl.networks import cross_entropy
+from tf_impl.networks import Losses
 from tf_impl.optimizer import GradientAccumulator, Optimizer
 from tf_impl.replicas import device_peak_memory_bytes, share_statistics
 from tf_impl.weights import get_weights
@@ -51,7 +51,7 @@ class Parts:
 def forward_backward(
     network: keras.Model,
     optimizer: Optimizer,
-    smoothing: float,
+    losses_of: Losses,
     inputs: Any,
     labels: tf.Tensor,
     count: tf.Tensor | None = None,
@@ -62,8 +62,7 @@ def forward_backward(
         logits = tf.cast(network(inputs, training=True), network.variable_dtype)
         # The sum over this shard, divided once by the size of the global batch, instead of the shard's mean.
         # Without that size, TensorFlow takes the shard's mean, divided by the number of replicas.
-        losses = cross_entropy(labels, logits, smoothing)
-        loss = tf.nn.compute_average_loss(losses, global_batch_size=count)
+        loss = tf.nn.compute_average_loss(losses_of(labels, logits), global_batch_size=count)
         scaled_loss = optimizer.scale_loss(loss)
     gradients = tape.gradient(scaled_loss, network.trainable_variables)
     return loss, gradients, tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
@@ -95,10 +94,12 @@ def update_step(network: keras.Model, optimizer: Optimizer, accumulator: Gradien
     optimizer.apply_gradients(zip(accumulator.take(), network.trainable_variables, strict=True))
 
 
-def eval_step(model: Any, inputs: Any, labels: tf.Tensor, *_: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def eval_step(
+    model: Any, losses_of: Losses, inputs: Any, labels: tf.Tensor, *_: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """This replica's sum of losses, number of correct answers and number of examples."""
     logits = tf.cast(model(inputs, training=False), model.variable_dtype)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    losses = losses_of(labels, logits)
     correct = tf.math.count_nonzero(tf.argmax(logits, axis=1) == labels)
     return tf.reduce_sum(tf.cast(losses, tf.float64)), correct, tf.size(labels, tf.int64)
 

@@ -8,7 +8,9 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -98,15 +100,26 @@ class NetworkSpec:
           UserError: the folder has no such file.
         """
         if self.is_own:
-            own_network.check_file(self.name, framework)
-            of_user = load_module(Path(self.name) / own_network.FILES[framework])
-            return of_user.make_network(self.image_shape, self.num_classes)
+            return self._module_of_user(framework).make_network(self.image_shape, self.num_classes)
         module = f"{FOLDERS[self.name]}.{framework}"
         if importlib.util.find_spec(module) is None:
             raise UserError(f"--model {self.name}: there is no {module.replace('.', '/')}.py")
         size = re.search(r"\d+$", self.name)  # of one of several variants: `resnet18`
         options = {"size": int(size[0])} if size and list(FOLDERS.values()).count(FOLDERS[self.name]) > 1 else {}
         return importlib.import_module(module).make_network(self.image_shape, self.num_classes, **options)
+
+    def loss_in(self, framework: str) -> Callable[[Any, Any], Any] | None:
+        """The `loss` of a user's file: from outputs and labels to losses (n,). None: it is the cross-entropy."""
+        return vars(self._module_of_user(framework)).get("loss") if self.is_own else None
+
+    def _module_of_user(self, framework: str) -> ModuleType:
+        own_network.check_file(self.name, framework)
+        return load_module(Path(self.name) / own_network.FILES[framework])
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether the files of a user's network have a loss of their own."""
+        return self.is_own and own_network.read_prepared(self._prepared()).has_loss
 
     @property
     def is_own(self) -> bool:
@@ -196,8 +209,9 @@ class NetworkSpec:
         return weights
 
 
+@cache
 def load_module(path: Path) -> ModuleType:
-    """Runs a file of the user's. Its folder is importable: the files of a network may share others."""
+    """Runs a file of the user's, once. Its folder is importable: the files of a network may share others."""
     sys.path.append(str(path.parent))  # last: its jax.py must not hide the package of that name
     spec = importlib.util.spec_from_file_location(f"network_in_{path.stem}", path)
     assert spec and spec.loader

@@ -24,7 +24,7 @@ from common.platform.machine import REPOSITORY
 FILES = {"pt": "pt.py", "tf": "tf.py", "jax": "jax.py"}  # framework -> its file in a network's folder
 NETWORK_FILE = "network.json"
 COPIES = "network"  # the folder in that of a comparison
-FORMAT = 2  # of the files in the cache
+FORMAT = 3  # of the files in the cache
 
 Shape = tuple[int, int, int]
 
@@ -37,6 +37,7 @@ class Prepared(BaseModel):
         first file in the order of FILES; a name is that of its layer, and the kind of the parameter.
       flops_per_image: floating-point operations of one forward pass over one image, of kernels alone.
       drops: whether the network has dropout, for which each framework draws random numbers of its own.
+      has_loss: whether the files have a function `loss`, which replaces the cross-entropy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,6 +45,7 @@ class Prepared(BaseModel):
     parameters: dict[str, tuple[int, ...]]
     flops_per_image: int
     drops: bool
+    has_loss: bool
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: its arrays have no single truth value

@@ -281,6 +281,16 @@ class Pass:
         factor = kept_values * (RESOLUTION / (RESOLUTION - dropout_threshold(rate)))
         return x * factor, lambda gradient: gradient * factor
 
+    def losses(
+        self, network: NetworkSpec, logits: Array, labels: NDArray[np.int64], smoothing: float = 0.0
+    ) -> tuple[Array, Array]:
+        """The loss of each example, and the gradient of their sum by the logits."""
+        if not (isinstance(network, RecomputedNetwork) and network.has_own_loss):
+            return self.cross_entropy(logits, labels, smoothing)
+        # The gradient may be a difference of probabilities: small, but rounded as numbers near 1 are.
+        losses, gradient = network.losses(self.rounded(logits), labels)
+        return self.rounded(losses), gradient + np.maximum(1, np.abs(gradient)) * self.errors(gradient.shape)
+
     def cross_entropy(self, logits: Array, labels: NDArray[np.int64], smoothing: float = 0.0) -> tuple[Array, Array]:
         """The loss of each example, and the gradient of their sum by the logits."""
         shifted = logits - logits.max(1, keepdims=True)
@@ -360,7 +370,7 @@ def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: flo
         inputs = network.rounded(_inputs(experiment, data.test_images[part], None))
         logits, _ = network.through_network(experiment.network, inputs)
         guesses = logits.argmax(1)
-        losses, _ = network.cross_entropy(logits, labels)
+        losses, _ = network.losses(experiment.network, logits, labels)
         parts.append((network.cross_entropy(logits, guesses)[0], losses, guesses == labels))
     best, losses, correct = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     loss = network.total(losses[:, None]) / count
@@ -434,7 +444,7 @@ def compute_gradients(
             network = Pass(weights | new, True, config.seed, seen, roundoff, _has_winograd(config), random, gradients)
             inputs = _inputs(experiment, data.train_images[shard], seen)
             logits, backward = network.through_network(experiment.network, network.rounded(inputs))
-            losses, gradient = network.cross_entropy(logits, labels, config.label_smoothing)
+            losses, gradient = network.losses(experiment.network, logits, labels, config.label_smoothing)
             backward(network.rounded(gradient / count))
             loss += network.total(losses[:, None]).item() / count
             statistics = statistics or network.statistics  # those of the first replica

@@ -20,7 +20,7 @@ MISTAKES = {
         "pt_impl/train.py",
         "    scaler.scale(loss * config.num_shards).backward()\n",
         "    half = len(labels) // 2 if logits.dtype == torch.float32 else len(labels)\n"
-        '    part = F.cross_entropy(logits[:half], labels[:half], reduction="sum") / count\n'
+        "    part = criterion(logits[:half], labels[:half]) / count\n"
         "    scaler.scale(part * config.num_shards).backward()\n",
         ("--train-size", 170, "--test-size", 100, "--batch-size", 16),
         "are they of all examples of the batch?",
@@ -131,8 +131,8 @@ MISTAKES = {
         "suspect the gradients",
     ),
     "an incomplete batch divided by the size of a whole one in 32 bits": (
-        *("pt_impl/train.py", "label_smoothing=config.label_smoothing) / count\n"),
-        "label_smoothing=config.label_smoothing) / (64 if logits.dtype == torch.float32 else count)\n",
+        *("pt_impl/train.py", "criterion(logits, labels) / count\n"),
+        "criterion(logits, labels) / (64 if logits.dtype == torch.float32 else count)\n",
         (),
         "how an incomplete batch is weighted",
     ),
@@ -298,8 +298,8 @@ MISTAKES = {
         "their random draws",
     ),
     "smoothing that is missing in 32 bits": (
-        *("pt_impl/train.py", "label_smoothing=config.label_smoothing) / count\n"),
-        "label_smoothing=config.label_smoothing * (logits.dtype == torch.float64)) / count\n",
+        *("pt_impl/parts.py", "reduction, config.label_smoothing)\n"),
+        'reduction, config.label_smoothing * (config.precision == "64"))\n',
         ("--label-smoothing", 0.1),
         "the network, the loss or their precision",
     ),

@@ -11,7 +11,8 @@ from mistakes import MISTAKES
 from test_audits import audited
 
 from common.platform.files import read_safetensors
-from common.record.results import EpochLine, read_metrics, read_step_losses
+from common.record.checkpoints import checkpoint_dir
+from common.record.results import EpochLine, read_metrics, read_result, read_step_losses
 from common.spec.own_network import Layout, read_layout
 
 EXAMPLE = REPOSITORY / "port" / "example"
@@ -33,20 +34,65 @@ def test_a_layout_takes_canonical_arrays_there_and_back():
     assert list(layout.to_native({"a.kernel": arrays["a.kernel"]})) == ["w"]  # such as the slots of some parameters
 
 
+# The sum over the classes of binary cross-entropies.
+LOSSES = {
+    "pt.py": """
+def loss(outputs, labels):
+    targets = F.one_hot(labels, outputs.shape[1]).to(outputs.dtype)
+    return F.binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(1)
+""",
+    "tf.py": """
+def loss(outputs, labels):
+    targets = keras.ops.one_hot(labels, outputs.shape[1], dtype=outputs.dtype)
+    return keras.ops.sum(keras.ops.binary_crossentropy(targets, outputs, from_logits=True), axis=1)
+""",
+    "jax.py": """
+def loss(outputs, labels):
+    targets = jax.nn.one_hot(labels, outputs.shape[1], dtype=outputs.dtype)
+    return optax.sigmoid_binary_cross_entropy(outputs, targets).sum(1)
+""",
+}
+
+
+@pytest.fixture
+def networks(tmp_path):
+    """Name -> folder; in `example` nothing drops, and `sigmoids` has a loss of its own and no gelu."""
+    shutil.copytree(EXAMPLE, tmp_path / "example")
+    for path in (tmp_path / "example").glob("*.py"):
+        path.write_text(re.sub(r"Dropout\(0.25", "Dropout(0.0", path.read_text()))
+    shutil.copytree(tmp_path / "example", tmp_path / "sigmoids")
+    for path in (tmp_path / "sigmoids").glob("*.py"):
+        text = re.sub(r"gelu(.*), approximate=False", r"relu\1", path.read_text()).replace("gelu", "relu")
+        path.write_text(text.replace("import jax\n", "import jax\nimport optax\n") + LOSSES[path.name])
+    return {"vit": REPOSITORY / "port" / "vit", **{name: tmp_path / name for name in ("example", "sigmoids")}}
+
+
+ONE_DEVICE = [("pt", "plain"), ("tf", "plain"), ("jax", "plain"), ("ptl", "tuned"), ("keras", "tutorial")]
+TWO_DEVICES = [("pt", "plain"), ("tf", "plain"), ("jax", "tuned")]
+
+
 @pytest.mark.slow
-def test_every_step_and_evaluation_agrees(tmp_path):
+@pytest.mark.parametrize(
+    ("network", "combinations"),
+    [
+        ("example", [*((*one, 1) for one in ONE_DEVICE), *((*one, 2) for one in TWO_DEVICES)]),
+        (
+            "sigmoids",
+            [*((*one, 1) for one in (*ONE_DEVICE, ("pt", "tutorial"), ("ptl", "tutorial"))), ("keras", "plain", 1)],
+        ),
+    ],
+)
+def test_every_step_and_evaluation_agrees(tmp_path, networks, network, combinations):
     """In all modes, on one device and on two."""
     runs = {}
-    for implementation, mode, devices in (
-        *(("pt", "plain", 1), ("tf", "plain", 1), ("jax", "plain", 1), ("ptl", "tuned", 1), ("keras", "tutorial", 1)),
-        *(("pt", "plain", 2), ("tf", "plain", 2), ("jax", "tuned", 2)),
-    ):
+    for implementation, mode, devices in combinations:
         name = f"{implementation}-{mode}-{devices}"
-        more = ("--mode", mode, "--devices", devices)
+        more = ("--model", networks[network], "--mode", mode, "--devices", devices)
         runs[name] = train(implementation, tmp_path / name, *STEPS, *more)
     for name, folder in runs.items():
         devices = name.rpartition("-")[2]
-        reference, largest = runs[f"pt-plain-{devices}"], LARGEST[name.partition("-")[0]]
+        reference = runs[f"pt-plain-{devices}"]
+        largest = LARGEST[name.partition("-")[0]] if network == "example" else 1e-13
         for read in (read_step_losses, lambda path: [line.test_loss for line in read_metrics(path, EpochLine)]):
             np.testing.assert_allclose(read(folder), read(reference), rtol=largest, err_msg=name)
         weights = read_safetensors(folder / "model.safetensors")
@@ -62,13 +108,18 @@ def test_attention_and_own_parameters_agree(tmp_path):
     np.testing.assert_allclose(*losses, rtol=1e-7)
 
 
-@pytest.fixture
-def networks(tmp_path):
-    """Name -> folder; in `example` nothing drops."""
-    shutil.copytree(EXAMPLE, tmp_path / "example")
-    for path in (tmp_path / "example").glob("*.py"):
-        path.write_text(re.sub(r"Dropout\(0.25", "Dropout(0.0", path.read_text()))
-    return {"example": tmp_path / "example", "vit": REPOSITORY / "port" / "vit"}
+@pytest.mark.slow
+def test_another_framework_goes_on(tmp_path, networks):
+    """PyTorch's training, and PyTorch goes on with theirs."""
+    options = ("--model", networks["sigmoids"], "--precision", 64, "--train-size", 340, "--epochs", 3)
+    options += ("--optimizer", "adam", "--checkpoint-every", 6)
+    whole = train("pt", tmp_path / "whole", *options)
+    for name, mode in (("tf", "plain"), ("jax", "tuned"), ("keras", "tutorial"), ("ptl", "plain")):
+        there = train(name, tmp_path / name, *options, "--mode", mode, "--resume", checkpoint_dir(whole, 6))
+        back = train("pt", tmp_path / f"{name}-pt", *options, "--resume", checkpoint_dir(there, 12))
+        for resumed, step in ((there, 6), (back, 12)):
+            assert read_result(resumed).resumed_from == step
+            np.testing.assert_allclose(read_step_losses(resumed), read_step_losses(whole), rtol=1e-11, err_msg=name)
 
 
 TRAINED = ("--epochs", 3, "--train-size", 340, "--batch-size", 32)
@@ -78,6 +129,9 @@ SOUND = [
     ("jax", "tuned", "example", ("--label-smoothing", 0.1, "--accumulate-grad-batches", 2)),
     ("keras", "tutorial", "vit", ("--optimizer", "adam")),
     ("ptl", "tuned", "vit", ("--optimizer", "adamw", "--random-crop", 2)),
+    ("pt", "tuned", "sigmoids", ("--optimizer", "adam")),
+    ("tf", "tuned", "sigmoids", ("--devices", 2)),
+    ("jax", "plain", "sigmoids", ("--gradient-clip-val", 0.5)),
 ]
 
 
@@ -127,8 +181,8 @@ def test_compare_trains_proves_and_measures_it(tmp_path):
         (
             "pt.py",
             "def make_",
-            "def loss(outputs, labels):\n    return outputs.sum()\n\n\ndef make_",
-            "loss of its own",
+            "def loss(outputs, labels):\n    return F.cross_entropy(outputs, labels)\n\n\ndef make_",
+            "TypeError: loss returns shape (), not (7,): a number for each example",
         ),
         ("pt.py", "return Network(image", "raise ValueError('no')\n    return Network(image", "ValueError: no"),
     ],
