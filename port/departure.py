@@ -224,6 +224,9 @@ class Comparison:
             known = self.known_before(len(self.port.trace.calls))
             cause = self.two_ways(known, self.reference.output, self.port.output)
             return Departure(f"after {known[-1][0]}, the last layer", cause)
+        if self.port.has_loss != self.reference.has_loss:
+            own, other = (self.there, self.here) if self.port.has_loss else (self.here, self.there)
+            return Departure("in the loss", f"{own} has a function loss, {other} takes the cross-entropy")
         if abs(self.port.loss - self.reference.loss) > SAME * abs(self.reference.loss):
             return Departure(
                 "in the loss", f"{self.reference.loss:.8g} in {self.here}, {self.port.loss:.8g} in {self.there}"
@@ -336,16 +339,14 @@ def zeros(length: int, size: int, stride: int, dilation: int) -> tuple[int, int]
 
 
 def lines_of(comparison: Comparison) -> list[str]:
-    """The answer, then remarks."""
+    """The answer, then remarks if it is the same network."""
     here, there, departure = comparison.here, comparison.there, comparison.departure
-    if departure is None:
-        answer = (
-            f"{there} is the network of {here}: its outputs differ by {comparison.output:.0e}; gradients, an update and"
-            " evaluation agree."
-        )
-    else:
+    if departure is not None:
         cause = departure.cause or "the check does not know the cause; compare what both files do there"
-        answer = f"{there} departs {departure.place}: {cause}."
+        return [f"{there} departs {departure.place}: {cause}."]
+    losses = "their own losses, " if comparison.port.has_loss else ""
+    agree = f"{losses}gradients, an update and evaluation agree"
+    answer = f"{there} is the network of {here}: its outputs differ by {comparison.output:.0e}; {agree}."
     return [answer, *comparison.remarks()]
 
 

@@ -10,7 +10,9 @@ import argparse
 import itertools
 import os
 import pickle
+import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,6 +33,7 @@ LEARNING_RATE = 0.1  # of the one update
 STATISTICS = ("mean", "variance")  # parameters that are not trained
 NAMES_FILE = "names.yaml"
 Names = dict[Literal["pt", "tf", "jax"], dict[str, str]]  # port -> name of its layer -> name of the reference's
+LONGEST_ERROR = 300  # characters that are shown
 MOST_WAYS = 32  # assignments of branches that are tried
 
 
@@ -126,7 +129,7 @@ def main(make: Callable[[ModuleType, Batch, int], Network], file: str) -> None:
     try:
         module = load_module(path)
         if not callable(vars(module).get("make_network")):
-            sys.exit(f"{path}: has no function make_network(image_shape, num_classes)")
+            sys.exit(f"{file}: has no function make_network(image_shape, num_classes)")
         network = make(module, batch, given.seed)
         if given.output:
             names = read_names(given.folder / NAMES_FILE, file, network, reference) if reference else {}
@@ -138,7 +141,9 @@ def main(make: Callable[[ModuleType, Batch, int], Network], file: str) -> None:
     except UserError as error:
         sys.exit(str(error))
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the line is told
-        sys.exit(f"{where(error, path)}: {type(error).__name__}: {error}")
+        plain = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras's have bold lines
+        text = textwrap.shorten(plain, LONGEST_ERROR, placeholder=" ...")
+        sys.exit(f"{where(error, path)}: {type(error).__name__}: {text}")
 
 
 @dataclass(frozen=True)
@@ -231,11 +236,10 @@ def read_names(path: Path, file: str, network: Network, reference: Result) -> di
 
 
 def where(error: Exception, path: Path) -> str:
-    """The last line of the user's folder that the error has passed: `mynet/pt.py, line 12`."""
+    """The last line of the user's folder that the error has passed: `pt.py, line 12`."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).parent == path.parent]
-    lines = f", line {own[-1].lineno}" if own else ""
-    return f"{own[-1].filename if own else path}{lines}"
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else path.name
 
 
 def run(network: Network, batch: Batch, reference: Result | None, names: Mapping[str, str] = NO_NAMES) -> Result:
@@ -410,9 +414,11 @@ def loss_of(module: ModuleType, usual: Callable[..., Any]) -> Callable[..., Any]
 
     def losses_of(outputs: Any, labels: Any) -> Any:
         losses = own(outputs, labels)
+        if losses is None:
+            raise TypeError("loss returns None; is a return missing?")
         if tuple(losses.shape) != tuple(labels.shape):
             shapes = f"shape {tuple(losses.shape)}, not {tuple(labels.shape)}"
-            raise TypeError(f"loss returns {shapes}: a number for each example, which training adds up")
+            raise TypeError(f"loss returns {shapes}; it must return the loss of each example")
         return losses
 
     return losses_of

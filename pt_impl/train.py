@@ -64,7 +64,10 @@ def forward_backward(
     config: TrainConfig,
     batch: Batch,
 ) -> Shares:
-    """Adds to the gradients; returns this replica's shares of the global loss and of the number of correct answers."""
+    """Adds to the gradients; returns this replica's shares of the global loss and of the number of correct answers.
+
+    `criterion`: the sum of the losses.
+    """
     inputs, labels, count = batch
     with autocast:
         logits = model(inputs)
@@ -94,7 +97,7 @@ def train_step(experiment: Experiment, parts: Parts, batches: Iterator[Batch], n
 
 
 def eval_step(network: nn.Module, criterion: Criterion, autocast: torch.autocast, batch: Batch) -> torch.Tensor:
-    """float64 (3,): sum of losses, number of correct answers, number of examples."""
+    """float64 (3,): sum of losses, number of correct answers, number of examples. `criterion`: each example's loss."""
     inputs, labels, _ = batch
     with autocast:
         logits = network(inputs)

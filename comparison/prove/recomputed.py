@@ -78,8 +78,8 @@ class RecomputedNetwork(NetworkSpec):
             return pickle.load(process.stdout)  # noqa: S301 - from this program's own process
         except (EOFError, OSError):
             _process.cache_clear()  # another audit starts it again
-            lines = Path(place.name, PRINTED).read_text(errors="replace").strip().splitlines() or ["has ended"]
-            raise UserError(f"{FILES[self.framework]}: {lines[-1]}") from None
+            lines = Path(place.name, PRINTED).read_text(errors="replace").strip().splitlines()
+            raise UserError(lines[-1] if lines else f"{FILES[self.framework]}: has ended") from None
 
 
 @cache

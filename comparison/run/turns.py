@@ -41,7 +41,7 @@ LEAST_CYCLES = 10  # in a short training, turns are shorter so that there are as
 def run_in_turns(programs: Sequence[Program], timeout: float, follower: Follower, at_once: int = 1) -> None:
     """Runs the programs of a round to their ends.
 
-    They start, each alone or several side by side; then they train in turns; then they end one after the other. A
+    They start, each alone or several side by side; then they train in turns; then they end as they have started. A
     program that fails lets the others go on. No process outlives this call.
 
     When the next program would not fit into memory beside those that are alive, it and the rest are a further group,
@@ -49,7 +49,7 @@ def run_in_turns(programs: Sequence[Program], timeout: float, follower: Follower
 
     Args:
       timeout: seconds that one program may take, without waiting for its turns.
-      at_once: number of programs that start at the same time; 1 where the time is measured that they need for it.
+      at_once: number of programs that start or end at the same time; 1 where the time is measured that they need.
     """
     first, *others = sorted(programs, key=lambda program: not program.is_reference)
     for group in itertools.count(1):
@@ -83,8 +83,8 @@ def _run_group(
             used = {kind: (before[kind] - now) // len(starting) for kind, now in free.items()}
             needed = {kind: max(needed.get(kind, 0), each) for kind, each in used.items()}
         _train([member for member in members if member.waits])
-        for member in members:
-            member.let_go()
+        for index in range(0, len(members), at_once):
+            let_go(members[index : index + at_once])
     finally:
         for member in members:
             member.hang_up()
@@ -109,6 +109,17 @@ def begin(members: Sequence["TurnsMember"]) -> None:
     while starting := [member for member in members if member.process and not member.waits]:
         for member in starting:
             member.watch(POLL_SECONDS / len(starting))
+
+
+def let_go(members: Sequence["TurnsMember"]) -> None:
+    """Lets programs take the steps that are left, which are not timed, and end."""
+    for member in members:
+        member.forget_waiting()
+    while running := [member for member in members if member.process]:
+        for member in running:
+            if member.waits:
+                member.answer(Turn(0, member.total_steps, member.total_steps))
+            member.watch(POLL_SECONDS / len(running))
 
 
 def _train(members: list["TurnsMember"]) -> None:
@@ -194,14 +205,8 @@ class TurnsMember(RunningProgram):
     def take(self, turn: Turn) -> None:
         """Lets the program train until the end of a turn, if it has not ended."""
         if self.waits and self.done < turn.until:
-            self._answer(turn)
+            self.answer(turn)
             self._follow()
-
-    def let_go(self) -> None:
-        """Lets the program take the steps that are left, which are not timed, and end."""
-        while self.waits:
-            self._answer(Turn(0, self.total_steps, self.total_steps))
-            self._follow(POLL_SECONDS)
 
     def hang_up(self) -> None:
         """Closes all connections: a program that waits for its turn goes on."""
@@ -211,18 +216,18 @@ class TurnsMember(RunningProgram):
         self._selector.close()
         Path(self.socket_name).unlink(missing_ok=True)
 
-    def _answer(self, turn: Turn) -> None:
+    def answer(self, turn: Turn) -> None:
         text = (json.dumps(asdict(turn)) + "\n").encode()
         for connection in self._waiting:
             self._waiting[connection] = False
             with suppress(OSError):  # the process has ended, which `_follow` will find
                 connection.sendall(text)
 
-    def _follow(self, poll: float = WATCH_SECONDS) -> None:
+    def _follow(self) -> None:
         """Follows the program until it waits or has ended."""
         self.forget_waiting()
         while self.process and not self.waits:
-            self.watch(poll)
+            self.watch(WATCH_SECONDS)
 
     def watch(self, seconds: float) -> None:
         """Takes what the program says within `seconds`, and looks whether it has ended."""

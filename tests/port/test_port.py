@@ -59,13 +59,13 @@ def test_planted_mistakes_are_found_placed_and_named(tmp_path):
 
 
 def test_mistakes_of_the_user_are_told_in_one_line(tmp_path):
-    (tmp_path / "pt.py").write_text("def make_network(image_shape, num_classes):\n    return torch.nn.Flatten()\n")
+    (tmp_path / "pt.py").write_text("def make_network(shape, classes):\n    raise ValueError('no\\n\\n layer')\n")
     assert "needs two of pt.py, tf.py, jax.py, has pt.py" in check("--network", tmp_path, status=2).stderr
     (tmp_path / "tf.py").write_text("")
     assert "has no jax.py" in check("--network", tmp_path, "--implementations", "pt", "jax", status=2).stderr
     error = check("--network", tmp_path, status=2).stderr
     assert error.count("\n") == 1
-    assert "pt.py, line 2: NameError: name 'torch' is not defined" in error
+    assert "error: pt.py, line 2: ValueError: no layer" in error
     (tmp_path / "pt.py").write_text("def make_networks(): pass\n")
     assert "pt.py: has no function make_network(" in check("--network", tmp_path, status=2).stderr
     assert "no such folder" in check("--network", tmp_path / "nowhere", status=2).stderr

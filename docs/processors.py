@@ -1,0 +1,40 @@
+"""Runs compare.py here, and writes its table into docs/processors.md, below the name of this processor.
+
+python docs/processors.py [OPTION of compare.py ...]
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGE = REPOSITORY / "docs" / "processors.md"
+EXTENSIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # those that change what the frameworks' libraries run
+
+
+def processor() -> str:
+    """Its name, which may be that of several generations, and what tells them apart. Needs Linux."""
+    lines = dict(re.findall(r"^(.+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
+    extensions = [name for name in EXTENSIONS if name in lines["flags"].split()]
+    return f"{lines['model name']}, family {lines['cpu family']}, model {lines['model']}: {', '.join(extensions)}"
+
+
+def main() -> None:
+    options = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, "compare.py", *options, "--output-dir", f"{place}/comparison"]
+        subprocess.run(command, cwd=REPOSITORY, check=True)
+        about, table, *_ = re.split(r"\n\n(?=\|)|(?<=\|)\n\n", Path(place, "comparison", "results.md").read_text())
+    asked = f"    {' '.join(['python compare.py', *options])}\n\n"
+    heading = f"## {processor()}\n"
+    introduction, *sections = re.split(r"^(?=## )", PAGE.read_text(), flags=re.MULTILINE)
+    kept = [section for section in sections if not section.startswith(heading)]
+    _, _, about = about.partition("\n\n")  # the command, of which --output-dir is nothing to repeat
+    new = f"{heading}\n{asked}{about}\n\n{table.strip()}\n"
+    PAGE.write_text("\n".join(part.strip() + "\n" for part in (introduction, *kept, new)))
+
+
+if __name__ == "__main__":
+    main()
