@@ -80,8 +80,8 @@ MUTATIONS = {
     ),
     "the mean of the replicas' means": (
         *("pt", PLAIN, THREE, "pt_impl/train.py"),
-        'reduction="sum", label_smoothing=config.label_smoothing) / count',
-        'reduction="sum", label_smoothing=config.label_smoothing) / max(len(labels), 1) / 3',
+        "loss = criterion(logits, labels) / count",
+        "loss = criterion(logits, labels) / max(len(labels), 1) / 3",
         ["step 1 of 66", "suspect initial weights, the first batch, the network or the loss"],
     ),
     "gradients averaged over the replicas": (
@@ -122,8 +122,8 @@ MUTATIONS = {
     ),
     "a last batch weighted as a full one": (
         *("tf", PLAIN, (), "tf_impl/train.py"),
-        "loss = tf.nn.compute_average_loss(losses, global_batch_size=count)",
-        "loss = tf.nn.compute_average_loss(losses, global_batch_size=16)",
+        "loss = tf.nn.compute_average_loss(losses_of(labels, logits), global_batch_size=count)",
+        "loss = tf.nn.compute_average_loss(losses_of(labels, logits), global_batch_size=16)",
         ["step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"],
     ),
     "the weights of a full batch for the last one": (
