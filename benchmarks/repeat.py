@@ -1,7 +1,7 @@
 """How far compare.py's ratios can be trusted: makes the same comparison again and again.
 
-    python -m benchmarks.repeat --options "--implementations tf pt ptl --repeats 4 --verify never"
-    python -m benchmarks.repeat --copy-of pt --options "--verify never"
+    python -m benchmarks.repeat --options="--implementations tf pt ptl --repeats 4 --verify never"
+    python -m benchmarks.repeat --copy-of pt --options="--verify never"
 
 The second command compares an implementation with a copy of itself (A/A): each "faster" or "slower" is then wrong.
 `--output-dir` of an earlier call continues it.
