@@ -62,7 +62,7 @@ class Experiment:
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
         if network.is_own and config.precision.endswith("mixed"):
             raise UserError(f"--precision {config.precision}: a network of your own trains with --precision 32 or 64")
-        if network.has_own_loss and config.label_smoothing:
+        if config.label_smoothing and network.has_own_loss:
             raise UserError(f"--label-smoothing {config.label_smoothing}: --model {config.model} has a loss of its own")
         plan = config.plan(len(dataset.train_images))
         augmentation = Augmentation.of(config, dataset.image_shape)

@@ -11,7 +11,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.state import TrainState
 from keras_impl.data import WeightedBatch, weighted_signature
-from keras_impl.tutorial import OwnLoss
+from keras_impl.tutorial import make_loss
 from tf_impl.data import TrainShards
 from tf_impl.inspection import predict
 from tf_impl.networks import DTYPES, make_losses
@@ -56,14 +56,8 @@ class Classifier(keras.Model):
         super().__init__(dtype=DTYPES[experiment.config.precision])
         self.network = network
         # The sum of losses, each weighted by its share of the global batch, instead of the shard's mean.
-        options = {"from_logits": True, "reduction": "sum", "dtype": DTYPES[experiment.config.precision]}
+        self.loss_fn = make_loss(experiment, "sum")
         self.smoothing, self.losses_of = experiment.config.label_smoothing, make_losses(experiment.network)
-        if experiment.network.loss_in("tf"):
-            self.loss_fn = OwnLoss(self.losses_of, options["dtype"], "sum")
-        elif self.smoothing:
-            self.loss_fn = keras.losses.CategoricalCrossentropy(label_smoothing=self.smoothing, **options)
-        else:
-            self.loss_fn = keras.losses.SparseCategoricalCrossentropy(**options)
         if experiment.config.compile:
             # Used instead of compile(jit_compile=True), which would make one program of all replicas and their
             # communication.

@@ -47,10 +47,10 @@ class StepTotals:
         return (self.loss_sum - before[0]) / count, self.correct - before[1]
 
 
-class OwnLoss(keras.losses.Loss):
-    """The loss of a user's network. `reduction`: of the losses of a batch, as Keras names it."""
+class LossOf(keras.losses.Loss):
+    """The loss that a function computes. `reduction`: of the losses of a batch, as Keras names it."""
 
-    def __init__(self, losses_of: Losses, dtype: str, reduction: str = "sum_over_batch_size") -> None:
+    def __init__(self, losses_of: Losses, dtype: str, reduction: str) -> None:
         super().__init__(reduction=reduction, dtype=dtype)
         self.losses_of = losses_of
 
@@ -58,14 +58,24 @@ class OwnLoss(keras.losses.Loss):
         return self.losses_of(classes(labels), logits)
 
 
-class MeanLoss(OwnLoss):
-    """The mean of the examples' losses; on PyTorch Keras divides in 32 bits, whatever the dtype."""
+def make_loss(experiment: Experiment, reduction: str = "sum_over_batch_size") -> keras.losses.Loss:
+    """The cross-entropy, or the loss of a user's network."""
+    spec, smoothing, dtype = experiment.network, experiment.config.label_smoothing, DTYPES[experiment.config.precision]
+    if spec.loss_in("tf"):
+        return LossOf(make_losses(spec), dtype, reduction)
+    options = {"from_logits": True, "reduction": reduction, "dtype": dtype}
+    if smoothing:
+        return keras.losses.CategoricalCrossentropy(label_smoothing=smoothing, **options)
+    return keras.losses.SparseCategoricalCrossentropy(**options)
 
-    def __init__(self, losses_of: Losses, dtype: str) -> None:
-        super().__init__(losses_of, dtype, "sum")
 
-    def call(self, labels: Any, logits: Any) -> Any:
-        return super().call(labels, logits) / labels.shape[0]
+def make_mean_loss(experiment: Experiment) -> keras.losses.Loss:
+    """The mean of a batch's losses. On PyTorch, Keras divides their sum in 32 bits, whatever the dtype."""
+    if keras.backend.backend() != "torch":
+        return make_loss(experiment)
+    losses_of = make_losses(experiment.network, experiment.config.label_smoothing)
+    dtype = DTYPES[experiment.config.precision]
+    return LossOf(lambda labels, logits: losses_of(labels, logits) / labels.shape[0], dtype, "sum")
 
 
 def compile_options(experiment: Experiment) -> dict[str, Any]:
@@ -73,21 +83,13 @@ def compile_options(experiment: Experiment) -> dict[str, Any]:
     config = experiment.config
     dtype, smoothing = DTYPES[config.precision], config.label_smoothing
     losses_of, smoothed = make_losses(experiment.network), make_losses(experiment.network, smoothing)
-    if keras.backend.backend() == "torch":
-        loss = MeanLoss(smoothed, dtype)
-    elif experiment.network.loss_in("tf"):
-        loss = OwnLoss(losses_of, dtype)
-    elif smoothing:
-        loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing, dtype=dtype)
-    else:
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, dtype=dtype)
 
     def total(name: str, losses_of: Losses) -> Total:
         return Total(name, lambda labels, logits: losses_of(classes(labels), ops.cast(logits, dtype)))
 
     # The totals are for the recorder; an evaluation's losses are not smoothed.
     metrics = ["accuracy", total("loss_sum", losses_of), *([total("smoothed_loss_sum", smoothed)] if smoothing else [])]
-    return {"loss": loss, "metrics": metrics, "jit_compile": config.compile or "auto"}
+    return {"loss": make_mean_loss(experiment), "metrics": metrics, "jit_compile": config.compile or "auto"}
 
 
 def classes(labels: Any) -> Any:

@@ -170,44 +170,42 @@ class PassRequest:
 
 
 def answer_requests(network: Network) -> None:
-    """Reads pickled requests from standard input until it ends, and writes the answers to standard output.
-
-    An answer is the output; or `layer.kind` -> the gradients of what is trained, and the running statistics after the
-    pass, whose variances are unbiased.
-    """
-    loss = network.loss
+    """Reads pickled requests from standard input until it ends, and writes the answers to standard output."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the user's code prints is no answer
     with suppress(EOFError):
         while True:
-            request: LossRequest | PassRequest = pickle.load(sys.stdin.buffer)  # noqa: S301 - this program's own
-            if isinstance(request, LossRequest):
-                network.loss = loss
-                pickle.dump(network.losses(request.output, request.labels), answers)
-                answers.flush()
-                continue
-            # So that `gradients`, given a gradient by the outputs in place of labels, passes it back.
-            network.loss = lambda outputs, gradient: network.total(outputs * gradient)
-            for name, layer in network.layers.items():
-                own = {kind: request.weights.get(f"{name}.{kind}", array) for kind, array in layer.get().items()}
-                layer.set(own)
-            trace = Trace()
-            answer: Array | Weights = network.forward(request.images, trace, request.training)
-            if request.gradient is not None:
-                answer = passed_back(network, trace, request, request.gradient)
-            pickle.dump(answer, answers)
+            request = pickle.load(sys.stdin.buffer)  # noqa: S301 - this program's own
+            pickle.dump(answer(network, request), answers)
             answers.flush()
 
 
+def answer(network: Network, request: LossRequest | PassRequest) -> Any:
+    """Losses and gradients (`Network.losses`); the output of a pass; or what it passes back, see `passed_back`."""
+    if isinstance(request, LossRequest):
+        return network.losses(request.output, request.labels)
+    for name, layer in network.layers.items():
+        layer.set({kind: request.weights.get(f"{name}.{kind}", array) for kind, array in layer.get().items()})
+    trace = Trace()
+    output = network.forward(request.images, trace, request.training)
+    return output if request.gradient is None else passed_back(network, trace, request, request.gradient)
+
+
 def passed_back(network: Network, trace: Trace, request: PassRequest, gradient: Array) -> Weights:
-    """The gradients and statistics of a request; `trace` is of its forward pass, which has moved the statistics."""
+    """`layer.kind` -> the gradients of what is trained, and the running statistics, whose variances are unbiased.
+
+    `trace` is of the request's forward pass, which has moved the statistics.
+    """
     statistics = {name: array for name, array in in_layers(network).items() if name.endswith(STATISTICS)}
     for call in trace.calls if network.biased else ():
         if (name := f"{call.layer}.variance") in statistics and "mean" in call.weights:
             kept, count = 1 - call.settings[NEW_SHARE], call.input[..., 0].size
             new = statistics[name] - kept * request.weights[name]
             statistics[name] = statistics[name] + new / max(1, count - 1)
+    # `gradients`, given a gradient by the outputs in place of labels, passes it back.
+    loss, network.loss = network.loss, lambda outputs, by_outputs: network.total(outputs * by_outputs)
     _, gradients = network.gradients(request.images, gradient)
+    network.loss = loss
     of_layers = ((f"{name}.{kind}", array) for name, of in gradients.items() for kind, array in of.items())
     return dict(of_layers) | statistics
 

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -116,7 +116,7 @@ class NetworkSpec:
         own_network.check_file(self.name, framework)
         return load_module(Path(self.name) / own_network.FILES[framework])
 
-    @property
+    @cached_property
     def has_own_loss(self) -> bool:
         """Whether the files of a user's network have a loss of their own."""
         return self.is_own and own_network.read_prepared(self._prepared()).has_loss
