@@ -12,7 +12,7 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from common.data.datasets import data_spec, num_examples
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import UserError
-from common.platform.machine import num_cores
 from common.record.audited_states import STATES_DIR
 from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
@@ -33,7 +32,7 @@ from common.spec.own_network import prepare as prepare_network
 from comparison.measure.comparison import Comparison, further_rounds
 from comparison.measure.rounds import is_round_disturbed
 from comparison.numbers import SHARE
-from comparison.plan.jobs import Job, Variant, contenders, make_variants, planned_rounds
+from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
 from comparison.prove.audits import choose_audited_steps, is_audited, make_audits
@@ -242,8 +241,9 @@ class RunMaker:
             audited_steps: tuple[int, ...] = ()  # the same in all runs of a round; nobody can know them earlier
             audited = options.verify != "never"
             if in_round and not in_round[0].rate_search and audited:
-                audited_steps = choose_audited_steps(Experiment.make(in_round[0].config), random.SystemRandom())
-            programs = []
+                experiment, number = Experiment.make(in_round[0].config), in_round[0].round
+                audited_steps = choose_audited_steps(experiment, number, random.SystemRandom())
+            programs, before = [], len(self.runs)
             for job in in_round:
                 run_dir = self.folder.absolute() / job.path
                 self._jobs[run_dir] = job
@@ -251,13 +251,15 @@ class RunMaker:
                 config = job.config.replace(run_dir=run_dir)
                 programs.append(Program.of(self.request, job.implementation, config, **more))
             if options.turns == "auto" and len(programs) > 1 and not any(program.starter for program in programs):
-                # Start-up is measured in the last planned round, so that the first tables come earlier.
-                at_once = 1 if in_round[0].round == planned_rounds(options) else num_cores()
-                run_in_turns(programs, options.timeout, follower, at_once)
+                run_in_turns(programs, options.timeout, follower)
             else:
                 run_programs(programs, options.timeout, follower)
             if self._so_far and self.missing and in_round and not (in_round[0].rate_search or options.sweep):
                 self.view.show(tables_so_far(self.view.console, self._so_far))
+            # After the table, which need not wait for the audits: the next one says what they have found.
+            for run in self.runs[before:]:
+                if run.result and audited_steps:
+                    self._audit(run, audited_steps)
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""
@@ -309,20 +311,19 @@ class RunMaker:
             if run.result and (run.run_dir / STATES_DIR).exists() and not is_audited(run.run_dir):
                 self._audit(run)
 
-    def _audit(self, run: Run, steps: Sequence[int] = (), tell: Callable[[int, int], None] | None = None) -> None:
+    def _audit(self, run: Run, steps: Sequence[int] = ()) -> None:
         """Audits what the run has kept; `steps` are those it was to keep."""
+        began, title = time.monotonic(), run.record.title
         try:
-            make_audits(run.run_dir, steps, tell=tell)
+            make_audits(run.run_dir, steps, tell=functools.partial(self.view.audit, title))
         except (UserError, MemoryError) as error:
-            self.view.say(f"{run.record.title}: its steps can't be audited: {str(error) or 'too little memory'}")
+            self.view.say(f"{title}: its steps can't be audited: {str(error) or 'too little memory'}")
+        self.view.end_audits(time.monotonic() - began)
 
     def _ended(self, program: Program, ended: Ended) -> None:
         job = self._jobs[program.run_dir]
         run = store_run(job, program, ended)
-        began = time.monotonic()
-        if run.result and program.audited_steps:
-            self._audit(run, program.audited_steps, functools.partial(self.view.audit, job))
         self.runs.append(run)
-        self.view.end(job, run, time.monotonic() - began)
+        self.view.end(job, run)
         self._so_far = Comparison(self.folder, self.request, self.runs, len(self.missing))
         write_tables(self._so_far)

@@ -197,7 +197,7 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     sync_batchnorm: bool = option("network", False)
     """batch normalisation over the batch of all replicas, not over each one's shard"""
 
-    epochs: Number = option("schedule", 20, neutral=1, shown="first")
+    epochs: Number = option("schedule", 12, neutral=1, shown="first")
     """passes over the training set"""
     max_steps: int = option("schedule", -1, ge=-1, le=MAX_COUNT)
     """stop after N steps; -1: no limit"""

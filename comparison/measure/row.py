@@ -265,13 +265,13 @@ class Row(ProvedRow):
 
     @column("start-up\ns", TIMES, form=seconds)
     def startup_seconds(self) -> float | None:
-        """From the command to the end of the first step: median over the runs of the last planned round, which start
-        alone."""
+        """From the command to the end of the first step: median over the runs, where they start alone, as with
+        `--turns never`."""
         return _median(self.started_alone["startup_seconds"])
 
     @column("wall\ns", TIMES, form=seconds)
     def wall_seconds(self) -> float | None:
-        """Of the last planned round's run with the median duration, from before its process was started until it had
+        """Of the run with the median duration, from before its process was started until it had
         ended; the next columns are phases of this run, which add up to it:
         [comparison.md](comparison.md#where-the-time-goes)."""
         return sum(self.phases.values()) if len(self.runs) else None

@@ -11,7 +11,7 @@ import pandas as pd
 from common.record.results import RunResult
 from common.record.timeline import Phase
 from comparison.measure.frames import ROUND
-from comparison.plan.jobs import Contender, Values, planned_rounds
+from comparison.plan.jobs import Contender, Values
 from comparison.plan.options import CompareConfig
 from comparison.ratios import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns
 from comparison.run.store import Run
@@ -111,13 +111,13 @@ class RunsOfRow:
 
     @cached_property
     def started_alone(self) -> pd.DataFrame:
-        """Those of the last planned round: in the others several programs start side by side."""
-        return self.measured[self.measured["round"] == planned_rounds(self.in_table.options)]
+        """Those of them that trained without turns: for turns, several programs start side by side."""
+        return self.measured[[not run.turns for run in self.measured["run"]]]
 
     @cached_property
     def typical_run(self) -> Run:
-        """The run with the median duration of training and evaluation, of those that started alone if there are."""
-        runs = next((runs for runs in (self.started_alone, self.measured) if len(runs)), self.runs)
+        """The run with the median duration of training and evaluation."""
+        runs = self.measured if len(self.measured) else self.runs
         ordered: list[Run] = sorted(runs["run"], key=lambda run: run.loop_seconds)
         return ordered[(len(ordered) - 1) // 2]
 

@@ -52,7 +52,9 @@ from comparison.prove.reference import evaluate
 AUDITS_FILE = "audits.json"
 MOST_STEPS = 7  # audited steps of a run
 MOST_BYTES = 2**28  # of the states of a run in 64 bits
-MOST_FLOPS = 4e10  # of all audited steps of a run, if one needs less: about five seconds on two cores
+# Operations of the audited steps of a run: those of ten seconds, and of a tenth of a short run, for which there are some
+# for its start and a share of those of its training.
+MOST_FLOPS, START_FLOPS, TRAINING_SHARE = 1.5e11, 1e10, 0.03
 BYTES = 96  # of memory for each output of a layer: itself, what was multiplied, their errors; a kernel's nine inputs
 PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
 
@@ -126,20 +128,25 @@ class Audits(BaseModel):
 # --- Which steps ---
 
 
-def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple[int, ...]:
+def choose_audited_steps(experiment: Experiment, round_number: int, chance: random.Random) -> tuple[int, ...]:
     """The steps to be audited, the same for all runs of a round.
 
-    They are the first step and the last one, or one of the two by chance if the network allows a single audit; the last
+    They are the first step and the last one, or one of the two by chance if a run has time for a single audit; the last
     one of an epoch, whose batch may be smaller, and the first one of the next; a step in which the learning rate
-    changes, and one after a checkpoint; and others at random. There are none if the
-    network draws random numbers that nobody else knows.
+    changes, and one after a checkpoint; and others at random. Where a single audit takes longer than it may, there is
+    one in the first round alone, of a step with the smallest batch. There are none if the network draws random numbers
+    that nobody else knows.
     """
     if experiment.network.drops_by_itself:
         return ()
     plan, every = experiment.plan, experiment.config.checkpoint_every
     steps = range(plan.first_step, plan.total_steps + 1)
     flops = PASSES * experiment.network.flops_per_image * plan.examples_per_step
-    number = min(MOST_STEPS, max(1, int(MOST_FLOPS // flops)), len(steps))
+    training = 3 * experiment.network.flops_per_image * plan.images(steps[0], steps[-1])
+    fit = int(min(MOST_FLOPS, START_FLOPS + TRAINING_SHARE * training) // flops)
+    if not fit and round_number > 1:
+        return ()
+    number = min(MOST_STEPS, max(1, fit), len(steps))
     ends = [plan.last_step(epoch) for epoch in range(plan.epochs_done + 1, plan.num_epochs)]
     end = chance.choice(ends or [steps[-1]])
     rates = experiment.update_rule.learning_rates
@@ -153,7 +160,10 @@ def choose_audited_steps(experiment: Experiment, chance: random.Random) -> tuple
         *chance.sample(saved, min(1, len(saved))),
         *chance.sample(steps, number),
     ]
-    return tuple(sorted([step for step in dict.fromkeys(wanted) if step in steps][:number]))
+    wanted = [step for step in dict.fromkeys(wanted) if step in steps]
+    if not fit:
+        wanted.sort(key=lambda step: plan.images(step, step))
+    return tuple(sorted(wanted[:number]))
 
 
 def audited_steps_around(plan: Plan, step: int) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from common.platform.control_groups import control_group_memory_left
+from common.platform.machine import num_cores
 from common.record.monitor import free_gpu_memory
 from common.record.results import MetricsLine, PlanLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
@@ -38,31 +39,29 @@ MARGIN = 1.5  # of memory, over what a program uses after its warm-up: it needs 
 LEAST_CYCLES = 10  # in a short training, turns are shorter so that there are as many
 
 
-def run_in_turns(programs: Sequence[Program], timeout: float, follower: Follower, at_once: int = 1) -> None:
+def run_in_turns(programs: Sequence[Program], timeout: float, follower: Follower) -> None:
     """Runs the programs of a round to their ends.
 
-    They start, each alone or several side by side; then they train in turns; then they end as they have started. A
-    program that fails lets the others go on. No process outlives this call.
+    They start, as many side by side as there are cores; then they train in turns; then they end, side by side as well.
+    A program that fails lets the others go on. No process outlives this call.
 
     When the next program would not fit into memory beside those that are alive, it and the rest are a further group,
     in which the program of the first row trains once more.
 
     Args:
       timeout: seconds that one program may take, without waiting for its turns.
-      at_once: number of programs that start or end at the same time; 1 where the time is measured that they need.
     """
     first, *others = sorted(programs, key=lambda program: not program.is_reference)
     for group in itertools.count(1):
-        others = _run_group([first, *others], timeout, follower, at_once, group)
+        others = _run_group([first, *others], timeout, follower, group)
         if not others:
             return
 
 
-def _run_group(
-    programs: Sequence[Program], timeout: float, follower: Follower, at_once: int, group: int
-) -> list[Program]:
+def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, group: int) -> list[Program]:
     """Runs the first of the programs and those that fit into memory beside it; returns the others."""
     first, *others = programs
+    at_once = num_cores()
     if group > 1:
         again = first.config.replace(run_dir=run_again_dir(first.run_dir, group))
         first = first.model_copy(update={"config": again})

@@ -1,7 +1,6 @@
 """Shows the tables so far and the progress while runs are made: in place on a terminal, as plain lines elsewhere."""
 
 import math
-import statistics
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -52,7 +51,8 @@ class LiveView:
         self._whole = self._bars.add_task("all runs", total=total, completed=len(done), state="", visible=total > 1)
         self._running: dict[Path, tuple[Job, TaskID]] = {}
         self._num_epochs = 0
-        self._began = 0.0  # the round that is being made
+        self._audit_seconds = 0.0
+        self._began, self._done_before = 0.0, 0  # the round that is being made: its time, and the runs before it
         self._told = time.monotonic()
 
     def __enter__(self) -> "LiveView":
@@ -81,7 +81,7 @@ class LiveView:
     def start(self, job: Job) -> None:
         """Shows that the run of `job` begins."""
         if not self._running:
-            self._began = time.monotonic()
+            self._began, self._done_before = time.monotonic(), self._done
         self._running[job.path] = job, self._bars.add_task(f"{job.title:<10}", total=None, state="starting")
         self._plain(job, "starting")
         self._tell_time_left()
@@ -101,14 +101,10 @@ class LiveView:
                 self._plain(job, f"{state}  test loss {line.test_loss:{LOSS}}")
         self._tell_time_left()
 
-    def audit(self, job: Job, number: int, count: int) -> None:
-        """Shows that the audit of step `number` of `count` begins."""
-        self._bars.update(self._running[job.path][1], state=f"auditing, step {number} of {count}")
-
-    def end(self, job: Job, run: Run, audit_seconds: float) -> None:
-        """Shows that the run of `job` has ended, and that it was audited."""
+    def end(self, job: Job, run: Run) -> None:
+        """Shows that the run of `job` has ended."""
         _, task = self._running.pop(job.path)
-        self._seconds.append(run.own_seconds + audit_seconds)
+        self._seconds.append(run.own_seconds)
         self._done += 1
         self._bars.stop_task(task)
         state = "done" if run.record.failure is None else f"failed: {run.record.failure}"
@@ -118,17 +114,32 @@ class LiveView:
         self._plain(job, f"{state} after {run.own_seconds:.1f} s")
         self._tell_time_left()
 
+    def audit(self, title: str, number: int, count: int) -> None:
+        """Shows that the audit of step `number` of `count` of a run begins."""
+        self._tell(f"auditing {title}, step {number} of {count}")
+
+    def end_audits(self, seconds: float) -> None:
+        """Counts the duration of a run's audits for the time left."""
+        self._audit_seconds += seconds
+
     def _tell_time_left(self) -> None:
-        """Tells the time left if each run takes as long as the mean of those that have ended."""
-        state, now = f"{self._done} of {self._total}", time.monotonic()
+        """Tells the time left if each run takes as long as the mean of those that have ended, with their audits."""
+        state = f"{self._done} of {self._total}"
         if self._seconds and self._done < self._total:
-            spent = now - self._began if self._running else 0.0
-            left = max(0.0, statistics.fmean(self._seconds) * (self._total - self._done) - spent)
-            state += f", {_clock(left)} left"
-            if not self.console.is_terminal and (not self._running or now - self._told > PLAIN_SECONDS):
-                self.console.print(f"runs: {state}")
-                self._told = now
+            each = (sum(self._seconds) + self._audit_seconds) / len(self._seconds)
+            left = each * (self._total - self._done)
+            if self._running:  # those of a round end together
+                left = each * (self._total - self._done_before) - (time.monotonic() - self._began)
+            state += f", {_clock(max(0.0, left))} left"
+        self._tell(state, at_once=not self._running)
+
+    def _tell(self, state: str, at_once: bool = False) -> None:
+        """Shows the state of all runs; without a terminal, only from time to time unless it is to be `at_once`."""
         self._bars.update(self._whole, state=state)
+        now = time.monotonic()
+        if not self.console.is_terminal and (at_once or now - self._told > PLAIN_SECONDS):
+            self.console.print(f"runs: {state}")
+            self._told = now
 
     def _plain(self, job: Job, what: str) -> None:
         if self.console.is_terminal:

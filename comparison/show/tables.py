@@ -24,7 +24,7 @@ LEGEND = {
     ),
     "rounding all": "the same over all steps",
     "start-up s": "from the command to the end of the first step",
-    "wall s": "of the last planned round's run with the median duration; all phases add up to it",
+    "wall s": "of the run with the median duration; all phases add up to it",
     "CPU use": "share of the cores that the run may use",
     "memory MiB": "peak of all processes of the run together",
     "speed-up": "images/s divided by those with the fewest devices, from pairs of the same round",

@@ -1,6 +1,7 @@
 """What a command line asks for: which runs, in which order and folders, with which options."""
 
 import io
+from unittest.mock import Mock
 
 import pytest
 from conftest import REPOSITORY
@@ -178,5 +179,5 @@ def test_runs_that_had_ended_but_were_not_audited_when_it_was_interrupted_are_au
     (summary.ended[1].run_dir / "states").mkdir()
     (summary.ended[1].run_dir / "audits.json").unlink()
     monkeypatch.setattr(run_maker, "make_audits", lambda run_dir, steps, tell: audited.append(run_dir))
-    run_maker.RunMaker(tmp_path, summary.request, None, summary.ended, []).audit_interrupted()
+    run_maker.RunMaker(tmp_path, summary.request, Mock(), summary.ended, []).audit_interrupted()
     assert audited == [summary.ended[1].run_dir]

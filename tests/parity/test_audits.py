@@ -153,7 +153,7 @@ def test_of_random_settings_none_is_accused(tmp_path, number):
     without = 0  # a result: refused combinations, and trainings that diverge
     for index in range(10):
         implementation, options = draw(chance)
-        steps = choose_audited_steps(Experiment.make(parse_options(TrainConfig, "", "", options)), chance)
+        steps = choose_audited_steps(Experiment.make(parse_options(TrainConfig, "", "", options)), 1, chance)
         try:
             audits = audited(implementation, tmp_path / str(index), *options, steps=steps)
         except AssertionError as error:
@@ -322,14 +322,20 @@ def test_the_steps_to_audit():
     """The first, some at random, and those where something changes: an epoch, the rate, a checkpoint, a resumption."""
     experiment = Experiment.make(TrainConfig(epochs=9, schedule="step", step_size=4, checkpoint_every=50))
     plan = experiment.plan
-    chosen = [set(choose_audited_steps(experiment, random.Random(seed))) for seed in range(200)]
+    chosen = [set(choose_audited_steps(experiment, 1, random.Random(seed))) for seed in range(200)]
     assert all(len(steps) == 7 and {1, plan.total_steps} < steps <= set(range(1, 208)) for steps in chosen)
     ends = {plan.last_step(epoch) for epoch in range(1, 9)}
     assert all(any({end, end + 1} <= steps for end in ends) for steps in chosen)
     assert all(steps & {93, 185} and steps & {51, 101, 151, 201} for steps in chosen)
     assert len(set().union(*chosen)) > 100
     resumed = replace(experiment, plan=replace(plan, first_step=200))
-    assert all(200 in choose_audited_steps(resumed, random.Random(seed)) for seed in range(20))
+    assert all(200 in choose_audited_steps(resumed, 1, random.Random(seed)) for seed in range(20))
+
+
+def test_of_large_images_one_step_is_audited_in_the_first_round_with_the_smallest_batch():
+    large = TrainConfig(dataset="synthetic", image_shape=(96, 64, 3), train_size=150, epochs=7)
+    chosen = [choose_audited_steps(Experiment.make(large), number, random.Random(0)) for number in (1, 2)]
+    assert len(chosen[0]) == 1 and chosen[0][0] % 3 == 0 and not chosen[1]  # the third of an epoch has 22 images
 
 
 def test_differences_are_relative_above_a_loss_of_1_and_absolute_below():

@@ -36,7 +36,7 @@ def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
     yield Chart(
         "accuracy",
         "Accuracy over seconds",
-        "On the test set, in each row's run with the median duration, in the last planned round.",
+        "On the test set, in each row's run with the median duration.",
         [_lines(rows, table, x, y)],
         _height(rows),
     )

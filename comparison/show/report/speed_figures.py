@@ -66,7 +66,7 @@ def _bars(middles: pd.DataFrame, dots: pd.DataFrame, looks: Looks) -> list[alt.C
 
 
 def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
-    """The seconds of each phase, in each row's run with the median duration, in the last planned round."""
+    """The seconds of each phase, in each row's run with the median duration."""
     data = [
         {"row": row.title, "phase": phase, "seconds": row.phases[phase], "order": order}
         for row in rows
@@ -88,8 +88,7 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
     yield Chart(
         "breakdown",
         "Where the time goes",
-        "The last planned round's run with the median duration."
-        f" {'; '.join(f'{phase}: {about}' for phase, about in ABOUT_PHASES.items())}.",
+        f"The run with the median duration. {'; '.join(f'{phase}: {about}' for phase, about in ABOUT_PHASES.items())}.",
         [bars],
         AXIS + LINE * len(rows) + legend_height(SHOWN_PHASES),
     )
