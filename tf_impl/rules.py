@@ -1,6 +1,6 @@
 """PyTorch's update rules in Keras's operations, on any backend: the formulas of common/spec/optimizers.py.
 
-Keras has other rules under the same names: docs/update-rules.md lists the differences.
+Keras has other rules under the same names: docs/training.md lists the differences.
 """
 
 from collections.abc import Sequence

@@ -204,7 +204,7 @@ class NetworkSpec:
         for name, array in weights.items():
             if array.dtype.kind != "f":
                 raise UserError(f"{source}: {name} is of type {array.dtype}; should be floating-point numbers")
-        converts = "pt_impl.weights.get_weights converts PyTorch's (docs/networks.md)"
+        converts = "pt_impl.weights.get_weights converts PyTorch's (docs/training.md)"
         check_arrays(weights, expected, source, f"--model {self.name} has other names; {converts}")
         return weights
 

@@ -3,7 +3,7 @@
 A step computes new weights and new slots from the gradient g of the loss, the weights w and the step's learning rate r.
 Slots begin at zero; `slots` lists their names, in the order of the formulas. t counts the steps taken, from 1; d is the
 weight decay. Defaults are PyTorch's, except SGD's momentum and its learning rate.
-docs/update-rules.md describes how Keras's own rules differ.
+docs/training.md describes how Keras's own rules differ.
 """
 
 from dataclasses import dataclass

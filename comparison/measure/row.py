@@ -385,7 +385,7 @@ class Row(ProvedRow):
     @column("steps to\nmemorise", LEARNING, SWEEP_LEARNING)
     def small_set_steps(self) -> int | None:
         """With `--check-learning`: number of steps until a few images were memorised; missing if they never were, see
-        [learning.md](learning.md)."""
+        [tracking.md](tracking.md#does-it-learn-and-does-it-under--or-overfit)."""
         return self.small_set and self.small_set.steps
 
     @column("training\nloss", LEARNING, SWEEP_LEARNING, form=LOSS)
