@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from rich.console import Console
 
-from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset, unlabelled_dataset
+from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset
 from common.data.image_files import read_image
 from common.platform.cli import complaint, option_name
 from common.platform.errors import DivergedError, UserError
@@ -129,12 +129,15 @@ def read_dataset(use: UseConfig, config: TrainConfig) -> Dataset:
 
 
 def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Dataset:
+    """A data set of the pictures, whose labels are all 0; `name`: of that which the network was trained on."""
     if spec.is_float:
         raise UserError("predict: the network takes arrays of float32; pictures have values from 0 to 255")
     if spec.image_shape[2] not in (1, 3):
         raise UserError(f"predict: the network takes images of {spec.image_shape[2]} channels; pictures have 1 or 3")
     images = np.stack([read_image(path, spec.image_shape)[0] for path in use.images])
-    return unlabelled_dataset(name, spec, images)
+    images = np.round(images * (spec.largest / 255)).astype(np.uint8)
+    split = images, np.zeros(len(images), dtype=np.int64)
+    return Dataset(name, spec, *split, *split, sha256="")
 
 
 def read_trained_on(weights: Path) -> DataSpec | None:

@@ -1,7 +1,6 @@
 """The data sets that --dataset can name: one table, `DATASETS`, with one entry for each."""
 
 import importlib.machinery
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from common.data.arrays import DATASET_FILE, WHITE, arrays_of_npz, every_fifth, read_arrays_folder
 from common.data.download import Source
-from common.data.formats import Images, Parse, Split, parse_cifar_files, parse_idx_files, read_bytes
+from common.data.formats import Images, Parse, Split, parse_cifar_files, parse_idx_files
 from common.platform.errors import UserError
 from common.platform.machine import check_memory
 from common.spec.options import DatasetName, ImageShape, TrainConfig
@@ -73,10 +72,9 @@ def read_digits() -> tuple[Split, Split]:
     the arrays with sklearn.datasets.load_digits.
     """
     package = importlib.machinery.PathFinder.find_spec("sklearn")
-    if package is None or not package.submodule_search_locations:
-        raise UserError("--dataset digits: scikit-learn, which holds the data, is not installed")
+    assert package and package.submodule_search_locations
     path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
-    table = np.loadtxt(io.BytesIO(read_bytes(path)), delimiter=",", dtype=np.uint8)
+    table = np.loadtxt(path, delimiter=",", dtype=np.uint8)
     images, labels = table[:, :-1].reshape(-1, 8, 8, 1), table[:, -1].astype(np.int64)
     test = every_fifth(labels)
     return (images[~test], labels[~test]), (images[test], labels[test])

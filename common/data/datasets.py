@@ -116,19 +116,6 @@ def load_dataset(config: TrainConfig) -> Dataset:
     return Dataset(config.dataset, _spec(entry), *train, *test, digest)
 
 
-def unlabelled_dataset(name: DatasetName, spec: DataSpec, images: Images) -> Dataset:
-    """A data set made of `images`; all labels are 0.
-
-    Args:
-      name: of the data set that the network was trained on.
-      images: uint8 (N, H, W, C), values 0 to 255, of the shape of `spec`. They are rescaled to its value range.
-    """
-    if spec.largest != 255:
-        images = np.round(images * (spec.largest / 255)).astype(np.uint8)
-    split = images, np.zeros(len(images), dtype=np.int64)
-    return Dataset(name, spec, *split, *split, sha256="")
-
-
 def _first(split: Split, size: int | None, option: str) -> Split:
     images, labels = split
     if size is not None and size > len(images):

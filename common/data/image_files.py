@@ -27,7 +27,7 @@ def read_image(path: Path, image_shape: ImageShape) -> tuple[NDArray[np.uint8], 
         with Image.open(path) as opened:
             side = max(height, width)
             opened.draft(mode, (side, side))  # a JPEG no larger than needed
-            image = _on_white(_in_bytes(ImageOps.exif_transpose(opened), opened.format)).convert(mode)
+            image = _on_white(_in_bytes(ImageOps.exif_transpose(opened))).convert(mode)
     except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
         raise UserError(f"{path}: {file_error_reason(error)}") from None
     fitted = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
@@ -35,13 +35,11 @@ def read_image(path: Path, image_shape: ImageShape) -> tuple[NDArray[np.uint8], 
     return np.asarray(fitted, dtype=np.uint8).reshape(image_shape), 1 - min(ratio, 1 / ratio)
 
 
-def _in_bytes(image: Image.Image, file_format: str | None) -> Image.Image:
+def _in_bytes(image: Image.Image) -> Image.Image:
     """Reduces pixels of 16 bits to 8, since Pillow would clip larger values. Raises ValueError for still more bits."""
-    # Pillow keeps 16 bits of PPM files as 32, scaled so that 65535 is white.
-    has_16 = image.mode.startswith("I;16") or (file_format, image.mode) == ("PPM", "I")
-    if image.mode in ("I", "F") and not has_16:
-        kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
-        raise ValueError(f"its pixels are {kind}, which need not end at white; save it with 8 or 16 bits")
+    if image.mode in ("I", "F"):
+        raise ValueError("its pixels have 32 bits, which need not end at white; save it with 8 bits")
+    has_16 = image.mode.startswith("I;16")
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if has_16 else image
 
 

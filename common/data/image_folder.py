@@ -10,13 +10,12 @@ import numpy as np
 from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
-from common.data.arrays import DATASET_FILE, array_path, check_class_names, check_source, write_arrays_info
+from common.data.arrays import array_path, made_once, write_arrays_info
 from common.data.image_files import read_image
 from common.platform.cli import as_typed
 from common.platform.errors import UserError
-from common.platform.files import lock_file, writing
 from common.platform.machine import num_cores
 from common.spec.options import ImageShape
 
@@ -42,11 +41,10 @@ def arrays_of_images(folder: Path, image_shape: ImageShape | None, console: Cons
     if shape[2] not in (1, 3):
         raise UserError(f"--image-shape {as_typed(shape)}: the last is 1 (grey) or 3 (colour)")
     output = folder.with_name(f"{folder.name}-arrays-{'x'.join(map(str, shape))}")
-    with writing(output), lock_file(output.with_name(f".{output.name}.lock"), wait=True):
-        if not (output / DATASET_FILE).exists():  # it is written last: an interrupted conversion begins again
-            _convert(folder, output, shape, console)
-    check_source(output, f"--dataset {folder}", folders_state(folder))
-    return output
+    state = folders_state(folder)
+    return made_once(
+        output, f"--dataset {folder}", state, lambda output: _convert(folder, output, shape, state, console)
+    )
 
 
 def folders_state(source: Path) -> str:
@@ -104,7 +102,6 @@ def list_images(source: Path) -> Listing:
             f"--dataset {source}: {len(train)} sub-folders; each class needs one, and two classes at least; or the"
             " sub-folders train and test have those of the classes"
         )
-    check_class_names([*train])
     for name, files in train.items():
         if not files:
             shown = ", ".join(sorted(SUFFIXES))
@@ -140,7 +137,7 @@ def _is_image(path: Path) -> bool:
 # --- The conversion ---
 
 
-def _convert(source: Path, output: Path, image_shape: ImageShape, console: Console) -> None:
+def _convert(source: Path, output: Path, image_shape: ImageShape, state: str, console: Console) -> None:
     """Makes the data set. Each image that can't be read is named, and left out."""
     console.print(f"making arrays of {source} in {output}", soft_wrap=True)
     listing = list_images(source)
@@ -154,7 +151,7 @@ def _convert(source: Path, output: Path, image_shape: ImageShape, console: Conso
             raise UserError(f"--dataset {source}: none of the images in its {part} part can be read")
         np.save(array_path(output, part, "labels"), np.array(labels, np.int64))
         counts.append(len(labels))
-    write_arrays_info(output, listing.class_names, folders_state(source))
+    write_arrays_info(output, listing.class_names, state)
     console.print(f"{len(listing.class_names)} classes, {counts[0]:,} training and {counts[1]:,} test images")
 
 
@@ -169,16 +166,13 @@ def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console:
         except UserError as error:
             return error
 
-    columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with bar, path.open("wb") as array, ThreadPoolExecutor(num_cores()) as pool:  # Pillow decodes without the GIL
-        task = bar.add_task("", total=len(files))
+    size = CHUNK * num_cores()
+    starts = range(0, len(files), size)
+    with path.open("wb") as array, ThreadPoolExecutor(num_cores()) as pool:  # Pillow decodes without the GIL
         write_array_header_1_0(array, {**header, "shape": (len(files), *image_shape)})
-        size = CHUNK * num_cores()
-        for start in range(0, len(files), size):
+        for start in track(starts, "images", console=console, transient=True, disable=not console.is_terminal):
             chunk = files[start : start + size]
             for (_, label), found in zip(chunk, pool.map(read, chunk), strict=True):
-                bar.advance(task)
                 if isinstance(found, UserError):
                     console.print(f"left out: {found}", soft_wrap=True)
                     continue
