@@ -29,7 +29,7 @@ from common.platform.files import Arrays, arrays_sha256, write_json_model, write
 from common.platform.machine import code_sha256, describe_machine, git_state
 from common.platform.processor import processor_note
 from common.record.audited_states import AuditedStates
-from common.record.checkpoints import Checkpoint, Checkpointer, checkpoint_dir, read_checkpoint
+from common.record.checkpoints import Checkpoint, Checkpointer, checkpoint_dir, read_checkpoint, write_checkpoint
 from common.record.loggers import LOGGERS
 from common.record.monitor import MEASURED, Monitor
 from common.record.predictions import Predictions
@@ -492,16 +492,18 @@ class Recorder:
 
     def _save_checkpoint(self, state: TrainState) -> None:
         """Writes a checkpoint; if a signal has asked the run to end, ends it afterwards."""
-        checkpoint = Checkpoint(
-            implementation=self.framework.name,
-            config=self.config,
-            data_sha256=self.experiment.dataset.sha256,
-            step=len(self.losses),
-            epochs=self.epochs,
-            epoch_correct=self.epoch_correct,
-            epoch_seconds=self._epoch_seconds() if self.steps_done % self.plan.steps_per_epoch else 0.0,
-        )
-        self.checkpointer.write(checkpoint, self.losses, state)
+        self.checkpointer.due = False
+        if self.writes:
+            checkpoint = Checkpoint(
+                implementation=self.framework.name,
+                config=self.config,
+                data_sha256=self.experiment.dataset.sha256,
+                step=len(self.losses),
+                epochs=self.epochs,
+                epoch_correct=self.epoch_correct,
+                epoch_seconds=self._epoch_seconds() if self.steps_done % self.plan.steps_per_epoch else 0.0,
+            )
+            write_checkpoint(self.run_dir, checkpoint, self.losses, state)
         if self.checkpointer.signal and self.steps_done < self.plan.total_steps:
             self._fetch()  # all processes wait for the writing: the first one to end would end the others
             raise StoppedAtCheckpoint(self.checkpointer.signal, checkpoint_dir(self.run_dir, self.steps_done))

@@ -8,7 +8,7 @@ import pytest
 from conftest import CPU, REPOSITORY, program_of, run
 
 from common.platform import processor
-from common.platform.processor import FINDING_VARIABLE, LIMIT, LIMIT_VARIABLE, processor_note
+from common.platform.processor import LIMIT, LIMIT_VARIABLE, processor_note
 from common.record.results import read_result
 from common.resolve import prepare_processor
 from common.spec.options import TrainConfig
@@ -45,8 +45,7 @@ class Machine:
 
     def prepare(self, **options):
         """Returns the limit that is set."""
-        for name in (LIMIT_VARIABLE, FINDING_VARIABLE):
-            os.environ.pop(name, None)
+        os.environ.pop(LIMIT_VARIABLE, None)
         prepare_processor(TrainConfig(**{"precision": "bf16-mixed", **options}), "torch", "pt_impl.precision")
         return os.environ.get(LIMIT_VARIABLE)
 
@@ -57,9 +56,8 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    for name in (LIMIT_VARIABLE, FINDING_VARIABLE):
-        monkeypatch.setenv(name, "")  # so that pytest restores the variable at the end
-        os.environ.pop(name)
+    monkeypatch.setenv(LIMIT_VARIABLE, "")  # so that pytest restores the variable at the end
+    os.environ.pop(LIMIT_VARIABLE)
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
