@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -116,12 +117,9 @@ def read_dataset(use: UseConfig, config: TrainConfig) -> Dataset:
     dataset = load_dataset(config)
     if trained_on is None:
         return dataset
-    names, here = trained_on.class_names, dataset.class_names
-    if len(names) != len(here):
-        raise UserError(f"--weights {use.weights}: trained on {len(names)} classes; this data set has {len(here)}")
-    if names != here:
-        one, other = next(pair for pair in zip(names, here, strict=True) if pair[0] != pair[1])
-        raise UserError(f"--weights {use.weights}: trained on class {one!r} where this data set has {other!r}")
+    for one, other in zip_longest(trained_on.class_names, dataset.class_names, fillvalue="no class"):
+        if one != other:
+            raise UserError(f"--weights {use.weights}: trained on class {one!r} where this data set has {other!r}")
     if trained_on.image_shape != dataset.image_shape:
         one, other = (" x ".join(map(str, shape)) for shape in (trained_on.image_shape, dataset.image_shape))
         raise UserError(f"--weights {use.weights}: trained on images of {one}; this data set has images of {other}")
@@ -211,20 +209,17 @@ def evaluation_of(implementation: str, config: TrainConfig, dataset: Dataset, lo
 
 
 def show_evaluation(results: dict[str, Any], console: Console) -> None:
-    names, confusions = results["class_names"], results["confusion"]
+    names, wrong = results["class_names"], np.array(results["confusion"])
     console.print("{model} of {weights} on {dataset}, in {implementation}".format(**results))
     top5 = ", top-5 {top5_accuracy:.2%}" if len(names) > 5 else ""
     shown = "accuracy {test_accuracy:.2%} ({test_correct:,} of {test_count:,})" + top5 + ", loss {test_loss:.4f}\n"
     console.print(shown.format(**results))
-    wrong = [
-        (value, name, guess)
-        for name, row in zip(names, confusions, strict=True)
-        for guess, value in zip(names, row, strict=True)
-        if value and name != guess
-    ]
     console.print("most frequent confusions:")
-    for value, name, guess in sorted(wrong, key=lambda pair: -pair[0])[:MOST_CONFUSIONS]:
-        console.print(f"  {value:5} {name} taken for {guess}")
+    np.fill_diagonal(wrong, 0)
+    most = np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSIONS]
+    for label, guess in zip(*np.unravel_index(most, wrong.shape), strict=True):
+        if wrong[label, guess]:
+            console.print(f"  {wrong[label, guess]:5} {names[label]} taken for {names[guess]}")
 
 
 # --- predict ---

@@ -164,7 +164,7 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
     write_arrays_info(folder, class_names, source)
 
 
-def write_arrays_info(folder: Path, class_names: list[str], source: str) -> None:
+def write_arrays_info(folder: Path, class_names: list[str], source: str) -> ArraysInfo:
     """Computes mean, standard deviation and checksum of the arrays in `folder`, and writes `dataset.json`."""
     images = _load(array_path(folder, "train", "images"))
     sums = squares = np.zeros(images.shape[3])
@@ -178,3 +178,4 @@ def write_arrays_info(folder: Path, class_names: list[str], source: str) -> None
     digest = arrays_sha256({path.stem: _load(path) for path in paths})
     info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=digest, source=source)
     write_json_model(folder / DATASET_FILE, info)
+    return info

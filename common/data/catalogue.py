@@ -14,7 +14,6 @@ from common.data.arrays import DATASET_FILE, WHITE, arrays_of_npz, every_fifth, 
 from common.data.download import Source
 from common.data.formats import Images, Parse, Split, parse_cifar_files, parse_idx_files
 from common.platform.errors import UserError
-from common.platform.machine import check_memory
 from common.spec.options import DatasetName, ImageShape, TrainConfig
 from common.spec.randomness import STREAM_SYNTHETIC, random_bits
 
@@ -102,8 +101,6 @@ def _synthetic(config: TrainConfig) -> DatasetEntry:
         return noise - (noise >> 3) + patterns[labels], labels
 
     def make() -> tuple[Split, Split]:
-        count = num_train + num_test
-        check_memory(2 * count * size, f"--dataset synthetic: {count:,} images of {' x '.join(map(str, shape))}")
         return make_split(num_train, 1), make_split(num_test, 3)
 
     return DatasetEntry(

@@ -12,7 +12,6 @@ import psutil
 from pydantic import BaseModel
 
 from common.platform.control_groups import cpu_quota
-from common.platform.errors import UserError
 from common.platform.files import Count
 from common.platform.processor import cpu_name as cpu_name
 
@@ -61,13 +60,6 @@ def num_cores() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
     return cores if quota is None else max(1, min(cores, int(quota)))
-
-
-def check_memory(num_bytes: int, what: str) -> None:
-    """Raises UserError if `what` needs more memory than this machine has available."""
-    available = psutil.virtual_memory().available
-    if num_bytes > available:
-        raise UserError(f"{what} need {num_bytes / 2**30:,.1f} GiB; this machine has {available / 2**30:,.1f} left")
 
 
 def code_sha256() -> str:
