@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 from rich.console import Console
 
 from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset
-from common.data.image_files import read_image
+from common.data.image_folder import read_image
 from common.platform.cli import complaint, option_name
 from common.platform.errors import DivergedError, UserError
 from common.platform.files import invalid_file_error, read_json_model, read_safetensors_metadata

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.console import Console
 
 from common.data.arrays import DATASET_FILE, WHITE, arrays_of_npz, every_fifth, read_arrays_folder
 from common.data.download import Source
 from common.data.formats import Images, Parse, Split, parse_cifar_files, parse_idx_files
+from common.data.image_folder import arrays_of_images
 from common.platform.errors import UserError
 from common.spec.options import DatasetName, ImageShape, TrainConfig
 from common.spec.randomness import STREAM_SYNTHETIC, random_bits
@@ -118,10 +120,6 @@ def _of_user(config: TrainConfig) -> DatasetEntry:
             raise UserError(f"--dataset {path}: should be a folder of images, a folder of arrays, or an .npz")
         path = arrays_of_npz(path)
     elif not (path / DATASET_FILE).exists():
-        from rich.console import Console
-
-        from common.data.image_folder import arrays_of_images  # imported here: it imports Pillow
-
         path = arrays_of_images(path, config.image_shape, Console(stderr=True, highlight=False, markup=False))
     info, train, test = read_arrays_folder(path)
     height, width, channels = train[0].shape[1:]

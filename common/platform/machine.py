@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import time
 from contextlib import suppress
@@ -132,9 +133,8 @@ def _family(pid: int) -> list[psutil.Process]:
 def _peak(process: psutil.Process) -> int:
     status = Path(f"/proc/{process.pid}/status")
     try:
-        for line in status.read_text().splitlines() if status.exists() else []:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+        if status.exists() and (peak := re.search(r"VmHWM:\s*(\d+)", status.read_text())):
+            return int(peak[1]) * 1024
         return int(process.memory_info().rss)
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return 0  # it ended meanwhile

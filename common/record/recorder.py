@@ -417,7 +417,21 @@ class Recorder:
         so that no iterator over an epoch's batches lives on during the wait, and the evaluation wakes up the threads.
         """
         with self._clock_stopped():
-            self._end_turn()
+            first_step, images, timed = self._end_timing()
+            if images and self.writes:
+                assert self.monitor is not None
+                line = TurnLine(
+                    kind="turn",
+                    cycle=self.turn.cycle,
+                    first_step=first_step,
+                    last_step=self.steps_done,
+                    images=images,
+                    seconds=timed,
+                    ended=self.timeline.since,
+                    own_load=self.monitor.own_load,
+                    other_load=self.monitor.other_load,
+                )
+                self.metrics.write(line)
             steps, seconds = self.steps_done, self.timeline.seconds["training"]
             trained = steps - self.waited_after[0]
             seconds_per_step = (seconds - self.waited_after[1]) / trained if trained else None
@@ -425,26 +439,6 @@ class Recorder:
             self.turn = self.turns.wait(steps, seconds_per_step, self.steps_per_call) or self.turn
         if self.turn.timed_after == self.steps_done < self.turn.until:  # without steps that only wake up threads
             self._start_timing()
-
-    def _end_turn(self) -> None:
-        """Writes what a turn has measured."""
-        first_step, images, seconds = self._end_timing()
-        if not images or not self.writes:
-            return
-        assert self.monitor is not None
-        self.metrics.write(
-            TurnLine(
-                kind="turn",
-                cycle=self.turn.cycle,
-                first_step=first_step,
-                last_step=self.steps_done,
-                images=images,
-                seconds=seconds,
-                ended=self.timeline.since,
-                own_load=self.monitor.own_load,
-                other_load=self.monitor.other_load,
-            )
-        )
 
     # --- States: for checkpoints and for audits ---
 
