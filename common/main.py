@@ -45,10 +45,10 @@ def main(name: str, folder: str = "") -> None:
             dataset = read_dataset(use, config)
         else:
             raise UserError(f"{word}: the first word should be train, which may be left out, evaluate or predict")
-        if implementation.package in PROBES:
-            prepare_processor(config, implementation.package, PROBES[implementation.package])
-        # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
         try:
+            if implementation.package in PROBES:
+                prepare_processor(config, implementation.package, PROBES[implementation.package])
+            # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
             backend = importlib.import_module(f"{folder}.backend").BACKEND
         except ModuleNotFoundError as error:
             if error.name != implementation.package:

@@ -122,18 +122,9 @@ def _of_user(config: TrainConfig) -> DatasetEntry:
     elif not (path / DATASET_FILE).exists():
         path = arrays_of_images(path, config.image_shape, Console(stderr=True, highlight=False, markup=False))
     info, train, test = read_arrays_folder(path)
-    height, width, channels = train[0].shape[1:]
-    return DatasetEntry(
-        len(train[0]),
-        len(test[0]),
-        (height, width, channels),
-        info.class_names,
-        mean=tuple(info.mean),
-        std=tuple(info.std),
-        largest=WHITE[train[0].dtype.name],
-        sha256=info.sha256,
-        reader=lambda: (train, test),
-    )
+    images, largest = train[0], WHITE[train[0].dtype.name]
+    facts = len(images), len(test[0]), images.shape[1:], info.class_names, tuple(info.mean), tuple(info.std), largest
+    return DatasetEntry(*facts, sha256=info.sha256, reader=lambda: (train, test))
 
 
 # --- The table ---

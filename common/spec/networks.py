@@ -21,7 +21,7 @@ from common.platform.errors import UserError
 from common.platform.files import Arrays
 from common.platform.machine import REPOSITORY
 from common.spec import own_network
-from common.spec.layers import Block, Flatten, Layer, Parameter, Shape, Trace, layer_names
+from common.spec.layers import Block, Flatten, Layer, Parameter, Shape, Trace, named_layers
 from common.spec.randomness import STREAM_WEIGHTS, random_bits
 
 Weights = Arrays  # canonical name -> array of floats
@@ -164,7 +164,7 @@ class NetworkSpec:
         for layer in self.layers:
             if isinstance(layer, Flatten):
                 return names[names.index(layer.name) - 1]
-        ends = [list(layer_names((layer,)))[-1] for layer in self.layers if isinstance(layer, Block)]
+        ends = [[*dict(named_layers((layer,)))][-1] for layer in self.layers if isinstance(layer, Block)]
         return min(ends, key=lambda layer: abs(self.flops_until[layer] - self.flops_per_image / 2))
 
     @property

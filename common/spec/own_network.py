@@ -72,18 +72,13 @@ class Layout:
     def to_canonical(self, arrays: Arrays) -> Arrays:
         """The canonical arrays of the framework's: `to_native` backwards. Arrays of other names are left out."""
         own = {name: array for name, array in arrays.items() if name in self.places}
-        size = sum(map(_size, self.shapes.values()))
-        values = np.zeros(size, np.result_type(*(array.dtype for array in own.values())))
-        known = np.zeros(size, bool)
+        ends = np.cumsum([_size(shape) for shape in self.shapes.values()])
+        values = np.zeros(ends[-1], np.result_type(*(array.dtype for array in own.values())))
+        known = np.zeros(ends[-1], bool)
         for name, array in own.items():
             values[self.places[name]], known[self.places[name]] = array, True
-        found, start = {}, 0
-        for name, shape in self.shapes.items():
-            stop = start + _size(shape)
-            if known[start]:
-                found[name] = values[start:stop].reshape(shape)
-            start = stop
-        return found
+        parts = zip(self.shapes.items(), np.split(values, ends[:-1]), np.split(known, ends[:-1]), strict=True)
+        return {name: part.reshape(shape) for (name, shape), part, there in parts if there[0]}
 
 
 def to_native(layout: Layout | None, arrays: Arrays) -> Arrays:
