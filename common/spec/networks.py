@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from common.platform.errors import UserError
-from common.platform.files import Arrays
+from common.platform.files import Arrays, read_safetensors
 from common.platform.machine import REPOSITORY
 from common.spec import own_network
 from common.spec.layers import Block, Flatten, Layer, Parameter, Shape, Trace, named_layers
@@ -184,7 +184,8 @@ class NetworkSpec:
         are its framework's.
         """
         if self.is_own:
-            return own_network.read_initial_weights(self.name, self.image_shape, self.num_classes, seed)
+            place = own_network.prepare(self.name, self.image_shape, self.num_classes, seed=seed)
+            return read_safetensors(place / own_network.weights_file(seed))
         weights: Weights = {}
         for index, parameter in enumerate(self.parameters):
             bits = random_bits(parameter.size, seed, STREAM_WEIGHTS, index)

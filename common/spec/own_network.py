@@ -105,11 +105,6 @@ def read_prepared(place: Path) -> Prepared:
     return read_json_model(Prepared, place / NETWORK_FILE)
 
 
-def read_initial_weights(model: str, image_shape: Shape, num_classes: int, seed: int) -> Arrays:
-    """Canonical name -> array, float64, as the reference's own initialisers draw them. Raises UserError."""
-    return read_safetensors(prepare(model, image_shape, num_classes, seed=seed) / weights_file(seed))
-
-
 @cache
 def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str, of: str = "arrays") -> Layout:
     """The layout in a framework, a key of FILES: of its arrays, or of its layers as `port.run` sees them (`layers`).
@@ -131,6 +126,7 @@ def prepared_files(model: str, image_shape: Shape, num_classes: int) -> list[str
 
 
 def weights_file(seed: int) -> str:
+    """Canonical name -> array, float64, as the reference's own initialisers draw them."""
     return f"weights-{seed}.safetensors"
 
 
