@@ -5,7 +5,7 @@ import os
 import pytest
 
 from common.platform import machine
-from common.platform.control_groups import cpu_periods, cpu_quota
+from common.platform.machine import cpu_periods, cpu_quota
 
 OWN, STAT = "0::/a/b\n", "nr_periods 50\nnr_throttled 5\n"
 
