@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from common.data.datasets import data_spec
 from common.platform.errors import UserError
-from common.platform.gpus import has_gpu, why_no_gpu
 from common.platform.launch import Launch
-from common.platform.machine import num_cores
+from common.platform.machine import has_gpu, num_cores, why_no_gpu
 from common.platform.processor import HALF_PRECISIONS, cpu_has_bf16, try_out
 from common.spec.options import DATASET_NAMES, DEVICES_OF, Accelerator, Precision, Strategy, TrainConfig
 from common.spec.update_rule import spelled_out
