@@ -105,27 +105,20 @@ def test_another_version_precision_or_machine_is_tried_again(machine, monkeypatc
     assert machine.probes == 4
 
 
-# --- Whole runs ---
-
-
-def train(implementation, folder, *options):
-    """Two steps; returns the process and its result."""
-    size = ("--max-steps", 2, "--train-size", 64, "--batch-size", 16, "--run-dir", folder / "run")
-    return run(*program_of(implementation), *CPU, *size, *options), read_result(folder / "run")
-
-
-def test_a_limit_set_by_the_user_is_kept_and_reported(machine, monkeypatch, tmp_path):
+def test_a_limit_set_by_the_user_is_kept(machine, monkeypatch):
     monkeypatch.setenv(LIMIT_VARIABLE, "AVX512_CORE")
-    _, result = train("pt", tmp_path, "--precision", "bf16-mixed")
+    prepare_processor(TrainConfig(precision="bf16-mixed"), "torch", "pt_impl.precision")
     assert machine.probes == 0
-    assert result.processor_note == "instructions up to AVX512_CORE (ONEDNN_MAX_CPU_ISA), as set in the environment"
+    assert processor_note() == "instructions up to AVX512_CORE (ONEDNN_MAX_CPU_ISA), as set in the environment"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("implementation", "devices"), [("tf", 1), ("pt", 2), ("ptl", 2)])
 def test_a_run_uses_the_instructions_that_work(machine, tmp_path, implementation, devices):
     machine.ends(-SIGILL)
-    done, result = train(implementation, tmp_path, "--precision", "bf16-mixed", "--devices", devices)
+    options = (*CPU, "--max-steps", 2, "--train-size", 64, "--batch-size", 16, "--run-dir", tmp_path / "run")
+    done = run(*program_of(implementation), *options, "--precision", "bf16-mixed", "--devices", devices)
+    result = read_result(tmp_path / "run")
     assert result.config.precision == "bf16-mixed"
     assert result.processor_note == (
         "instructions up to AVX512_CORE_FP16 (ONEDNN_MAX_CPU_ISA), since half precision crashes (SIGILL) on others that"
