@@ -213,7 +213,7 @@ def read_image(path: Path, image_shape: ImageShape) -> tuple[NDArray[np.uint8], 
 def _in_bytes(image: Image.Image) -> Image.Image:
     """Reduces pixels of 16 bits to 8, since Pillow would clip larger values. Raises ValueError for still more bits."""
     if image.mode in ("I", "F"):
-        raise ValueError("its pixels have more than 8 bits, and which value is white is unknown; save it with 8 bits")
+        raise ValueError("its pixels have more than 16 bits, or a range of their own; save it with 8 bits")
     has_16 = image.mode.startswith("I;16")
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if has_16 else image
 

@@ -186,10 +186,6 @@ class Checkpointer:
         self._looked = plan.first_step - 1
         self._voted, self._voted_at = plan.first_step, time.monotonic()
 
-    def needs_losses(self, done: int) -> bool:
-        """Whether losses must be fetched after step `done`: for a vote or for a checkpoint."""
-        return self.every is not None and done >= min(self.stops(done - 1))
-
     def stops(self, done: int) -> list[int]:
         """The next steps, all after step `done`, after which the losses are needed."""
         if self.every is None:

@@ -310,7 +310,7 @@ class Recorder:
             self._start_timing()
         self.profile.look(self.steps_done, self.run_dir, self.framework.name, self.framework.synchronize)
         every = self.config.log_every_n_steps
-        if self.steps_done // every > done // every or self.checkpointer.needs_losses(self.steps_done):
+        if self.steps_done // every > done // every or self.checkpointer.every is not None:
             self._flush()
             self.checkpointer.look(self.steps_done)
         ends_epoch = self.steps_done == plan.last_step(plan.epoch_of(self.steps_done))
