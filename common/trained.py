@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
-from rich.console import Console
 
 from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset
 from common.data.image_folder import read_image
@@ -156,7 +155,6 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, dataset: Data
     Raises:
       DivergedError: some logits are not finite.
     """
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if broken := np.count_nonzero(~np.isfinite(logits).all(axis=1)):
         raise DivergedError(
             f"--weights {use.weights}: with --precision {use.precision} the logits of {broken:,} of"
@@ -165,16 +163,11 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, dataset: Data
     results: Any
     if isinstance(use, PredictConfig):
         results = predictions_of(logits, list(map(str, use.images)), dataset)
+        lines = [prediction_line(prediction) for prediction in results]
     else:
         results = evaluation_of(implementation, config, dataset, logits)
-    if use.format == "json":
-        print(json.dumps(results))
-    elif isinstance(use, PredictConfig):
-        for found in results:
-            best = sorted(found["scores"].items(), key=lambda item: -item[1])[:SHOWN]
-            console.print(f"{found['image']}: {', '.join(f'{name} {score:.1%}' for name, score in best)}")
-    else:
-        show_evaluation(results, console)
+        lines = evaluation_lines(results)
+    print(json.dumps(results) if use.format == "json" else "\n".join(lines))
 
 
 # --- evaluate ---
@@ -208,18 +201,18 @@ def evaluation_of(implementation: str, config: TrainConfig, dataset: Dataset, lo
     }
 
 
-def show_evaluation(results: dict[str, Any], console: Console) -> None:
+def evaluation_lines(results: dict[str, Any]) -> list[str]:
     names, wrong = results["class_names"], np.array(results["confusion"])
-    console.print("{model} of {weights} on {dataset}, in {implementation}".format(**results))
     top5 = ", top-5 {top5_accuracy:.2%}" if len(names) > 5 else ""
     shown = "accuracy {test_accuracy:.2%} ({test_correct:,} of {test_count:,})" + top5 + ", loss {test_loss:.4f}\n"
-    console.print(shown.format(**results))
-    console.print("most frequent confusions:")
+    about = "{model} of {weights} on {dataset}, in {implementation}"
+    lines = [about.format(**results), shown.format(**results), "most frequent confusions:"]
     np.fill_diagonal(wrong, 0)
     most = np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSIONS]
     for label, guess in zip(*np.unravel_index(most, wrong.shape), strict=True):
         if wrong[label, guess]:
-            console.print(f"  {wrong[label, guess]:5} {names[label]} taken for {names[guess]}")
+            lines.append(f"  {wrong[label, guess]:5} {names[label]} taken for {names[guess]}")
+    return lines
 
 
 # --- predict ---
@@ -238,3 +231,8 @@ def predictions_of(logits: Logits, pictures: list[str], dataset: Dataset) -> lis
         }
         for picture, row in zip(pictures, scores, strict=True)
     ]
+
+
+def prediction_line(prediction: dict[str, Any]) -> str:
+    best = sorted(prediction["scores"].items(), key=lambda item: -item[1])[:SHOWN]
+    return f"{prediction['image']}: {', '.join(f'{name} {score:.1%}' for name, score in best)}"

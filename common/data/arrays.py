@@ -61,8 +61,8 @@ def _load(path: Path) -> Any:
         raise UserError(f"{path}: not a readable {path.suffix} file: {error}") from None
 
 
-def made_once(folder: Path, option: str, state: str, make: Callable[[Path], None]) -> Path:
-    """Returns `folder`. If it has no arrays yet, `make` writes them; other processes wait meanwhile.
+def made_once(folder: Path, option: str, state: str, make: Callable[[], None]) -> Path:
+    """Returns `folder`. If it has no arrays yet, `make` writes them there; other processes wait meanwhile.
 
     Args:
       option: the option and the value that name the user's images.
@@ -74,7 +74,7 @@ def made_once(folder: Path, option: str, state: str, make: Callable[[Path], None
     """
     with writing(folder), lock_file(folder.with_name(f".{folder.name}.lock"), wait=True):
         if not (folder / DATASET_FILE).exists():  # it is written last: an interrupted conversion begins again
-            make(folder)
+            make()
     if read_json_model(ArraysInfo, folder / DATASET_FILE).source != state:
         raise UserError(f"{option}: has changed since {folder} was made of it; remove that folder")
     return folder
@@ -97,10 +97,10 @@ def arrays_of_npz(path: Path) -> Path:
     Raises:
       UserError: the file has other arrays, or has changed since the folder was made.
     """
-    option, stat = f"--dataset {path}", path.stat()
-    state = f"{stat.st_size} {stat.st_mtime_ns}"
+    folder, stat = path.with_name(f"{path.stem}-arrays"), path.stat()
+    option, state = f"--dataset {path}", f"{stat.st_size} {stat.st_mtime_ns}"
 
-    def make(folder: Path) -> None:
+    def make() -> None:
         arrays = _load(path)
         names = next((names for names in NPZ_NAMES if {*names} <= arrays.keys()), None)
         if names is None:
@@ -118,7 +118,7 @@ def arrays_of_npz(path: Path) -> Path:
         usual = map(str, range(int(labels.max(initial=0)) + 1))
         write_arrays(folder, train, test, [*map(str, arrays.get("class_names", usual))], state)
 
-    return made_once(path.with_name(f"{path.stem}-arrays"), option, state, make)
+    return made_once(folder, option, state, make)
 
 
 def every_fifth(labels: NDArray[Any]) -> NDArray[np.bool_]:

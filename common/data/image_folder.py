@@ -5,6 +5,7 @@ import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +47,7 @@ def arrays_of_images(folder: Path, image_shape: ImageShape | None, console: Cons
         raise UserError(f"--image-shape {as_typed(shape)}: the last is 1 (grey) or 3 (colour)")
     output = folder.with_name(f"{folder.name}-arrays-{'x'.join(map(str, shape))}")
     state = folders_state(folder)
-    return made_once(
-        output, f"--dataset {folder}", state, lambda output: _convert(folder, output, shape, state, console)
-    )
+    return made_once(output, f"--dataset {folder}", state, partial(_convert, folder, output, shape, state, console))
 
 
 def folders_state(source: Path) -> str:
