@@ -212,12 +212,8 @@ def _synthetic(config: TrainConfig) -> DatasetEntry:
         noise, patterns = random_images(count, part), random_images(SYNTHETIC_CLASSES, 0) >> 3
         return noise - (noise >> 3) + patterns[labels], labels
 
-    def make() -> tuple[Split, Split]:
-        return make_split(num_train, 1), make_split(num_test, 3)
-
-    return DatasetEntry(
-        num_train, num_test, shape, class_names, mean=(0.5,) * shape[2], std=(0.2557,) * shape[2], reader=make
-    )
+    facts = num_train, num_test, shape, class_names, (0.5,) * shape[2], (0.2557,) * shape[2]
+    return DatasetEntry(*facts, reader=lambda: (make_split(num_train, 1), make_split(num_test, 3)))
 
 
 def _of_user(config: TrainConfig) -> DatasetEntry:
