@@ -22,8 +22,7 @@ from common.platform.cli import parse_options
 from common.platform.ending import as_program
 from common.platform.errors import UserError
 from common.platform.files import write_text
-from common.platform.gpus import has_gpu, list_gpus
-from common.platform.machine import cpu_name
+from common.platform.machine import cpu_name, has_gpu, list_gpus
 from common.spec.options import Accelerator
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from common.data.datasets import Dataset, load_dataset
 from common.platform.errors import UserError
 from common.platform.files import read_safetensors
-from common.platform.machine import check_memory
 from common.spec.augmentation import Augmentation
 from common.spec.batches import Plan
 from common.spec.networks import NetworkSpec, Weights
@@ -14,7 +13,6 @@ from common.spec.options import TrainConfig
 from common.spec.state import TrainState
 from common.spec.update_rule import UpdateRule
 
-BYTES_PER_WEIGHT = 16  # at least: 8 for the initial weight (64 bits), 4 for a framework's copy, 4 for its gradient
 MAX_RESIDENT_BYTES = 512 * 2**20  # of all images
 RESIDENT_VARIABLE = "MAX_RESIDENT_BYTES"  # in the environment: another limit, for tests
 
@@ -55,8 +53,8 @@ class Experiment:
     def make(cls, config: TrainConfig, dataset: Dataset | None = None) -> "Experiment":
         """The experiment of `config`, with the data set of `config` unless `dataset` is given.
 
-        Raises UserError if the configuration can't be trained, because of data, image size, augmentation, warm-up,
-        memory or weights.
+        Raises UserError if the configuration can't be trained, because of data, image size, augmentation, warm-up or
+        weights.
         """
         dataset = dataset or load_dataset(config)
         network = NetworkSpec.make(config.model, dataset.image_shape, dataset.num_classes)
@@ -68,12 +66,6 @@ class Experiment:
         augmentation = Augmentation.of(config, dataset.image_shape)
         if config.warmup_steps >= plan.schedule_steps:
             raise UserError(f"--warmup-steps {config.warmup_steps}: the whole run has only {plan.schedule_steps} steps")
-        height, width, channels = dataset.image_shape
-        check_memory(
-            network.num_parameters * BYTES_PER_WEIGHT,
-            f"--model {config.model}: with images of {height} x {width} x {channels} its {network.num_parameters:,}"
-            " parameters",
-        )
         if config.initial_weights is None:
             weights = network.initial_weights(config.seed)
         else:

@@ -4,7 +4,6 @@ import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 
 import importlib
 import sys
-from typing import Any
 
 from common.platform.ending import as_program
 
@@ -22,7 +21,7 @@ def main(name: str, folder: str = "") -> None:
     with as_program(f"python -m {folder}"):
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
         from common.experiment import Experiment
-        from common.implementations import IMPLEMENTATIONS, PROBES
+        from common.implementations import IMPLEMENTATIONS, PROBES, interpreter_of
         from common.platform.cli import parse_options
         from common.platform.errors import UserError
         from common.resolve import prepare_processor
@@ -46,10 +45,17 @@ def main(name: str, folder: str = "") -> None:
             dataset = read_dataset(use, config)
         else:
             raise UserError(f"{word}: the first word should be train, which may be left out, evaluate or predict")
-        if implementation.package in PROBES:
-            prepare_processor(config, implementation.package, PROBES[implementation.package])
-        # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
-        backend = _import_backend(name, folder)
+        try:
+            if implementation.package in PROBES:
+                prepare_processor(config, implementation.package, PROBES[implementation.package])
+            # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
+            backend = importlib.import_module(f"{folder}.backend").BACKEND
+        except ModuleNotFoundError as error:
+            if error.name != implementation.package:
+                raise
+            own = interpreter_of(name)
+            cure = f"start it with {own}" if own != sys.executable else "install what requirements.txt lists"
+            raise UserError(f"{error.name} is not installed in {sys.prefix}; {cure}") from None
         if use is None:
             backend.run(config)
             return
@@ -57,19 +63,3 @@ def main(name: str, folder: str = "") -> None:
         with backend.errors_in_one_line(experiment.config, trains=False):
             logits = backend.classify(experiment)
         show(use, config, name, dataset, logits)
-
-
-def _import_backend(name: str, folder: str) -> Any:
-    """The `Backend` of an implementation. Raises UserError if its framework is not installed."""
-    from common.implementations import IMPLEMENTATIONS, interpreter_of
-    from common.platform.errors import UserError
-
-    package = IMPLEMENTATIONS[name].package
-    try:
-        return importlib.import_module(f"{folder}.backend").BACKEND
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        own = interpreter_of(name)
-        cure = f"start it with {own}" if own != sys.executable else "install what requirements.txt lists"
-        raise UserError(f"{package} is not installed in {sys.prefix}; {cure}") from None

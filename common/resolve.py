@@ -6,14 +6,9 @@ from dataclasses import dataclass
 
 from common.data.datasets import data_spec
 from common.platform.errors import UserError
-from common.platform.gpus import has_gpu, why_no_gpu
 from common.platform.launch import Launch
-from common.platform.machine import num_cores
-from common.platform.processor import (
-    HALF_PRECISIONS,
-    cpu_has_bf16,
-    try_out,
-)
+from common.platform.machine import has_gpu, num_cores, why_no_gpu
+from common.platform.processor import HALF_PRECISIONS, cpu_has_bf16, try_out
 from common.spec.options import DATASET_NAMES, DEVICES_OF, Accelerator, Precision, Strategy, TrainConfig
 from common.spec.update_rule import spelled_out
 
@@ -258,10 +253,11 @@ def prepare_processor(config: TrainConfig, package: str, probe_module: str) -> N
     """
     if config.accelerator == "gpu" and not config.stages:
         return
-    if config.precision in HALF_PRECISIONS:
-        try_out((config.precision,), package, probe_module)
-    elif config.precision == "auto" and config.mode == "tuned" and bf16_helps(config):
-        try_out(("bf16-mixed",), package, probe_module)
+    precision = config.precision
+    if precision == "auto" and config.mode == "tuned" and bf16_helps(config):
+        precision = "bf16-mixed"
+    if precision in HALF_PRECISIONS:
+        try_out(precision, package, probe_module)
 
 
 # --- To display ---

@@ -2,16 +2,16 @@
 
 import json
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
-from rich.console import Console
 
-from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset, unlabelled_dataset
-from common.data.image_files import read_image
+from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset
+from common.data.image_folder import read_image
 from common.platform.cli import complaint, option_name
 from common.platform.errors import DivergedError, UserError
 from common.platform.files import invalid_file_error, read_json_model, read_safetensors_metadata
@@ -116,12 +116,9 @@ def read_dataset(use: UseConfig, config: TrainConfig) -> Dataset:
     dataset = load_dataset(config)
     if trained_on is None:
         return dataset
-    names, here = trained_on.class_names, dataset.class_names
-    if len(names) != len(here):
-        raise UserError(f"--weights {use.weights}: trained on {len(names)} classes; this data set has {len(here)}")
-    if names != here:
-        one, other = next(pair for pair in zip(names, here, strict=True) if pair[0] != pair[1])
-        raise UserError(f"--weights {use.weights}: trained on class {one!r} where this data set has {other!r}")
+    for one, other in zip_longest(trained_on.class_names, dataset.class_names, fillvalue="no class"):
+        if one != other:
+            raise UserError(f"--weights {use.weights}: trained on class {one!r} where this data set has {other!r}")
     if trained_on.image_shape != dataset.image_shape:
         one, other = (" x ".join(map(str, shape)) for shape in (trained_on.image_shape, dataset.image_shape))
         raise UserError(f"--weights {use.weights}: trained on images of {one}; this data set has images of {other}")
@@ -129,12 +126,15 @@ def read_dataset(use: UseConfig, config: TrainConfig) -> Dataset:
 
 
 def read_pictures(use: PredictConfig, name: DatasetName, spec: DataSpec) -> Dataset:
+    """A data set of the pictures, whose labels are all 0; `name`: of that which the network was trained on."""
     if spec.is_float:
         raise UserError("predict: the network takes arrays of float32; pictures have values from 0 to 255")
     if spec.image_shape[2] not in (1, 3):
         raise UserError(f"predict: the network takes images of {spec.image_shape[2]} channels; pictures have 1 or 3")
     images = np.stack([read_image(path, spec.image_shape)[0] for path in use.images])
-    return unlabelled_dataset(name, spec, images)
+    images = np.round(images * (spec.largest / 255)).astype(np.uint8)
+    split = images, np.zeros(len(images), dtype=np.int64)
+    return Dataset(name, spec, *split, *split, sha256="")
 
 
 def read_trained_on(weights: Path) -> DataSpec | None:
@@ -155,7 +155,6 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, dataset: Data
     Raises:
       DivergedError: some logits are not finite.
     """
-    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if broken := np.count_nonzero(~np.isfinite(logits).all(axis=1)):
         raise DivergedError(
             f"--weights {use.weights}: with --precision {use.precision} the logits of {broken:,} of"
@@ -164,16 +163,11 @@ def show(use: UseConfig, config: TrainConfig, implementation: str, dataset: Data
     results: Any
     if isinstance(use, PredictConfig):
         results = predictions_of(logits, list(map(str, use.images)), dataset)
+        lines = [prediction_line(prediction) for prediction in results]
     else:
         results = evaluation_of(implementation, config, dataset, logits)
-    if use.format == "json":
-        print(json.dumps(results))
-    elif isinstance(use, PredictConfig):
-        for found in results:
-            best = sorted(found["scores"].items(), key=lambda item: -item[1])[:SHOWN]
-            console.print(f"{found['image']}: {', '.join(f'{name} {score:.1%}' for name, score in best)}")
-    else:
-        show_evaluation(results, console)
+        lines = evaluation_lines(results)
+    print(json.dumps(results) if use.format == "json" else "\n".join(lines))
 
 
 # --- evaluate ---
@@ -207,21 +201,18 @@ def evaluation_of(implementation: str, config: TrainConfig, dataset: Dataset, lo
     }
 
 
-def show_evaluation(results: dict[str, Any], console: Console) -> None:
-    names, confusions = results["class_names"], results["confusion"]
-    console.print("{model} of {weights} on {dataset}, in {implementation}".format(**results))
+def evaluation_lines(results: dict[str, Any]) -> list[str]:
+    names, wrong = results["class_names"], np.array(results["confusion"])
     top5 = ", top-5 {top5_accuracy:.2%}" if len(names) > 5 else ""
     shown = "accuracy {test_accuracy:.2%} ({test_correct:,} of {test_count:,})" + top5 + ", loss {test_loss:.4f}\n"
-    console.print(shown.format(**results))
-    wrong = [
-        (value, name, guess)
-        for name, row in zip(names, confusions, strict=True)
-        for guess, value in zip(names, row, strict=True)
-        if value and name != guess
-    ]
-    console.print("most frequent confusions:")
-    for value, name, guess in sorted(wrong, key=lambda pair: -pair[0])[:MOST_CONFUSIONS]:
-        console.print(f"  {value:5} {name} taken for {guess}")
+    about = "{model} of {weights} on {dataset}, in {implementation}"
+    lines = [about.format(**results), shown.format(**results), "most frequent confusions:"]
+    np.fill_diagonal(wrong, 0)
+    most = np.argsort(-wrong, axis=None, kind="stable")[:MOST_CONFUSIONS]
+    for label, guess in zip(*np.unravel_index(most, wrong.shape), strict=True):
+        if wrong[label, guess]:
+            lines.append(f"  {wrong[label, guess]:5} {names[label]} taken for {names[guess]}")
+    return lines
 
 
 # --- predict ---
@@ -240,3 +231,8 @@ def predictions_of(logits: Logits, pictures: list[str], dataset: Dataset) -> lis
         }
         for picture, row in zip(pictures, scores, strict=True)
     ]
+
+
+def prediction_line(prediction: dict[str, Any]) -> str:
+    best = sorted(prediction["scores"].items(), key=lambda item: -item[1])[:SHOWN]
+    return f"{prediction['image']}: {', '.join(f'{name} {score:.1%}' for name, score in best)}"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from common.platform.files import Arrays, read_safetensors
 from common.record.results import FIRST_BATCH_FILE, EpochLine, RunResult, read_metrics, read_result, read_step_losses
 from common.spec.batches import Plan
-from common.spec.layers import BatchNorm, Dropout, all_layers, layer_names
+from common.spec.layers import BatchNorm, Dropout, named_layers
 from common.spec.networks import layers_of
 from common.spec.options import TrainConfig, options_of_kind
 from common.spec.update_rule import learning_rates
@@ -155,7 +155,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
 
 def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: str) -> str | None:
     """Names the first layer whose output differs, else every parameter whose gradient differs."""
-    layers = [INPUT, *layer_names(layers_of(model))]  # a safetensors file does not keep the order
+    layers = [INPUT, *dict(named_layers(layers_of(model)))]  # a safetensors file does not keep the order
     both = sorted(reference.keys() & other.keys())  # a layer may not have been watched
     for layer in layers:
         if not (fault := _difference(reference, other, f"activation.{layer}", tolerance)):
@@ -230,7 +230,7 @@ def suspects_of_update(config: TrainConfig) -> str:
 
 def suspects_of_evaluation(config: TrainConfig) -> str:
     """What may make an evaluation wrong whose weights are right."""
-    kinds = {type(layer) for layer in all_layers(layers_of(config.model))}
+    kinds = {type(layer) for _, layer in named_layers(layers_of(config.model))}
     parts = {
         "running statistics": BatchNorm in kinds,
         "dropout": Dropout in kinds,

@@ -11,8 +11,8 @@ from jax.experimental import multihost_utils
 from jax.extend.backend import clear_backends
 from numpy.typing import NDArray
 
-from common.platform.gpus import has_gpu
 from common.platform.launch import Launch
+from common.platform.machine import has_gpu
 from common.platform.rendezvous import LOOPBACK, find_rendezvous
 from common.spec.options import TrainConfig
 

@@ -20,14 +20,9 @@ def job_files() -> dict[Path, str]:
         for name in NAMES:
             one = name == "tf"
             processes = "one for each node, which serves all its GPUs" if one else "one for each GPU"
-            fills = {
-                "slurm": queue == "slurm",
-                "name": name,
-                "title": implementation_title(name),
-                "one": one,
-                "processes": processes,
-            }
-            files[HERE / queue / f"{name}.{queue}"] = templates.get_template("run.sh.j2").render(fills)
+            fills = {"name": name, "title": implementation_title(name), "one": one, "processes": processes}
+            text = templates.get_template("run.sh.j2").render(fills, slurm=queue == "slurm")
+            files[HERE / queue / f"{name}.{queue}"] = text
         for name in ("compare", "sweep"):
             text = templates.get_template(f"{name}.sh.j2").render(slurm=queue == "slurm")
             files[HERE / queue / f"{name}.{queue}"] = text

@@ -7,7 +7,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from common.spec.layers import layer_names
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from tf_impl.networks import cross_entropy
@@ -21,7 +20,7 @@ Shares = tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]
 @contextmanager
 def placed(spec: NetworkSpec, config: TrainConfig) -> Iterator[None]:
     """Places the variables of layers that are made inside the context on the device of their stage."""
-    devices, names = device_names(config), [keras_name(layer) for layer in layer_names(spec.layers)]
+    devices, names = device_names(config), [keras_name(layer) for layer in spec.activations]
     cut = names.index(keras_name(spec.end_of_first_stage)) + 1
     device_of = dict.fromkeys(names[:cut], devices[0]) | dict.fromkeys(names[cut:], devices[1])
 

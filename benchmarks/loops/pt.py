@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 from torchvision import datasets, transforms
 
 from benchmarks.within_a_run import Loop, timed
-from common.data.catalogue import dataset_entry
+from common.data.datasets import dataset_entry
 from common.experiment import Experiment
 from common.spec.options import TrainConfig
 from pt_impl.backend import BACKEND

@@ -4,21 +4,20 @@ A folder contains `train_images.npy` and `test_images.npy`, uint8 or float32 (N,
 `test_labels.npy`, int64 (N,); and `dataset.json`, which is written last.
 """
 
-import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat
 
 from common.data.formats import Split
 from common.platform.errors import UserError
-from common.platform.files import lock_file, read_json_model, write_json_model, writing
-from common.spec.options import MAX_SIDE, ClassNames
+from common.platform.files import arrays_sha256, lock_file, read_json_model, write_json_model, writing
+from common.spec.options import MAX_CLASSES, MAX_SIDE, ClassNames
 
 DATASET_FILE = "dataset.json"
-ARRAYS = [(part, kind) for part in ("train", "test") for kind in ("images", "labels")]
 SMALLEST_STD = 1e-6  # of a channel; one that is the same in all images is taken to have it
 WHITE = {"uint8": 255, "float32": 1}  # what the mean and the standard deviation of images of each type are divided by
 PIXELS_AT_A_TIME = 2**22  # pixel values that are converted to 64 bits at a time: 32 MiB
@@ -31,8 +30,8 @@ class ArraysInfo(BaseModel, frozen=True, extra="forbid"):
     class_names: ClassNames  # in the order of the labels
     mean: list[FiniteFloat]  # of each channel over the training images; that of uint8 divided by 255, as is `std`
     std: list[Annotated[FiniteFloat, Field(ge=SMALLEST_STD)]]
-    sha256: str  # hex digest over dtypes, shapes and bytes of the four arrays
-    source: str = ""  # the state of what they were made of, see `check_source`
+    sha256: str  # hex digest over the four arrays
+    source: str = ""  # the state of what they were made of, see `made_once`
 
 
 def array_path(folder: Path, part: str, kind: str) -> Path:
@@ -62,10 +61,23 @@ def _load(path: Path) -> Any:
         raise UserError(f"{path}: not a readable {path.suffix} file: {error}") from None
 
 
-def check_source(folder: Path, option: str, state: str) -> None:
-    """Raises UserError if the images, of which the arrays in `folder` were made, have changed since."""
+def made_once(folder: Path, option: str, state: str, make: Callable[[], None]) -> Path:
+    """Returns `folder`. If it has no arrays yet, `make` writes them there; other processes wait meanwhile.
+
+    Args:
+      option: the option and the value that name the user's images.
+      state: changes when these images do.
+
+    Raises:
+      UserError: the images have changed since the arrays were made.
+      FileError: the folder can't be written.
+    """
+    with writing(folder), lock_file(folder.with_name(f".{folder.name}.lock"), wait=True):
+        if not (folder / DATASET_FILE).exists():  # it is written last: an interrupted conversion begins again
+            make()
     if read_json_model(ArraysInfo, folder / DATASET_FILE).source != state:
         raise UserError(f"{option}: has changed since {folder} was made of it; remove that folder")
+    return folder
 
 
 # What the arrays of an .npz are called: training images and labels, then those for testing, which may be missing.
@@ -87,26 +99,26 @@ def arrays_of_npz(path: Path) -> Path:
     """
     folder, stat = path.with_name(f"{path.stem}-arrays"), path.stat()
     option, state = f"--dataset {path}", f"{stat.st_size} {stat.st_mtime_ns}"
-    with writing(folder), lock_file(folder.with_name(f".{folder.name}.lock"), wait=True):
-        if not (folder / DATASET_FILE).exists():
-            arrays = _load(path)
-            names = next((names for names in NPZ_NAMES if {*names} <= arrays.keys()), None)
-            if names is None:
-                wanted = " or ".join(", ".join(names) for names in NPZ_NAMES)
-                raise UserError(f"{option}: has the arrays {', '.join(arrays)}; should have {wanted}")
-            images, labels, *of_test = (arrays[name] for name in names)
-            labels = np.ravel(labels)
-            if images.ndim == 3:  # grey images without an axis of channels
-                images, of_test[:1] = images[..., None], [array[..., None] for array in of_test[:1]]
-            if of_test:
-                train, test = (images, labels), (of_test[0], np.ravel(of_test[1]))
-            else:
-                chosen = every_fifth(labels)
-                train, test = (images[~chosen], labels[~chosen]), (images[chosen], labels[chosen])
-            usual = map(str, range(int(labels.max(initial=0)) + 1))
-            write_arrays(folder, train, test, [*map(str, arrays.get("class_names", usual))], state)
-    check_source(folder, option, state)
-    return folder
+
+    def make() -> None:
+        arrays = _load(path)
+        names = next((names for names in NPZ_NAMES if {*names} <= arrays.keys()), None)
+        if names is None:
+            wanted = " or ".join(", ".join(names) for names in NPZ_NAMES)
+            raise UserError(f"{option}: has the arrays {', '.join(arrays)}; should have {wanted}")
+        images, labels, *of_test = (arrays[name] for name in names)
+        labels = np.ravel(labels)
+        if images.ndim == 3:  # grey images without an axis of channels
+            images, of_test[:1] = images[..., None], [array[..., None] for array in of_test[:1]]
+        if of_test:
+            train, test = (images, labels), (of_test[0], np.ravel(of_test[1]))
+        else:
+            chosen = every_fifth(labels)
+            train, test = (images[~chosen], labels[~chosen]), (images[chosen], labels[chosen])
+        usual = map(str, range(int(labels.max(initial=0)) + 1))
+        write_arrays(folder, train, test, [*map(str, arrays.get("class_names", usual))], state)
+
+    return made_once(folder, option, state, make)
 
 
 def every_fifth(labels: NDArray[Any]) -> NDArray[np.bool_]:
@@ -125,14 +137,15 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
       train, test: images, uint8 or float32 (N, H, W, C) with any number of channels; labels, integers (N,), from 0.
         Networks get them normalised: less the mean of a channel, divided by its standard deviation.
       class_names: in the order of the labels; MAX_CLASSES at most.
-      source: see `check_source`.
+      source: see `made_once`.
 
-    Raises UserError for arrays of another type or shape, values that are not finite, labels without a class, names that
-    are no class names, or a folder that holds a data set.
+    Raises UserError for arrays of another type or shape, values that are not finite, labels without a class, a single
+    class, or a folder that holds a data set.
     """
     if (folder / DATASET_FILE).exists():
         raise UserError(f"{folder}: holds a data set already; name another folder")
-    check_class_names(class_names)
+    if not 2 <= len(class_names) <= MAX_CLASSES:
+        raise UserError(f"{len(class_names)} class names, should be 2 to {MAX_CLASSES}")
     for part, (images, labels) in {"train": train, "test": test}.items():
         sides, most = images.shape[1:], len(class_names) - 1
         if images.dtype.name not in WHITE or len(sides) != 3 or not all(0 < side <= MAX_SIDE for side in sides):
@@ -151,14 +164,6 @@ def write_arrays(folder: Path, train: Split, test: Split, class_names: list[str]
     write_arrays_info(folder, class_names, source)
 
 
-def check_class_names(class_names: list[str]) -> None:
-    """Raises UserError unless these can be the names of classes."""
-    try:
-        TypeAdapter(ClassNames).validate_python(class_names)
-    except ValidationError as error:
-        raise UserError(f"class names: {error.errors()[0]['msg']}") from None
-
-
 def write_arrays_info(folder: Path, class_names: list[str], source: str) -> ArraysInfo:
     """Computes mean, standard deviation and checksum of the arrays in `folder`, and writes `dataset.json`."""
     images = _load(array_path(folder, "train", "images"))
@@ -169,16 +174,8 @@ def write_arrays_info(folder: Path, class_names: list[str], source: str) -> Arra
         sums, squares = sums + values.sum(axis=0), squares + (values**2).sum(axis=0)
     mean, square = (total / (images.size / images.shape[3]) for total in (sums, squares))
     std = np.maximum(np.sqrt(np.maximum(square - mean**2, 0)), SMALLEST_STD)
-    digests = {"sha256": _sha256(folder), "source": source}
-    info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), **digests)
+    paths = [array_path(folder, part, kind) for part in ("train", "test") for kind in ("images", "labels")]
+    digest = arrays_sha256({path.stem: _load(path) for path in paths})
+    info = ArraysInfo(class_names=class_names, mean=mean.tolist(), std=std.tolist(), sha256=digest, source=source)
     write_json_model(folder / DATASET_FILE, info)
     return info
-
-
-def _sha256(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for part, kind in ARRAYS:
-        array = _load(array_path(folder, part, kind))
-        digest.update(f"{part} {kind} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()

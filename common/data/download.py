@@ -49,11 +49,11 @@ class Source:
     def is_complete(self, data_dir: Path) -> bool:
         return len(self.paths(data_dir)) == len(self.md5)
 
-    def fetch(self, data_dir: Path) -> dict[str, Path]:
-        """File name -> path of all files; downloads those that are missing.
+    def read(self, data_dir: Path) -> Iterator[tuple[str, bytes]]:
+        """Yields (path, checked content) of all files in the order of `md5`; downloads those that are missing.
 
-        Raises UserError if the folder can't be written to, or no URL worked; the message then names every URL with its
-        error.
+        Raises UserError if a file is damaged, the folder can't be written to, or no URL worked; the message then names
+        every URL with its error.
         """
         if not self.is_complete(data_dir):
             folder = data_dir / self.folder
@@ -67,14 +67,7 @@ class Source:
                             self._download(name, folder)
             except OSError as error:
                 raise UserError(f"--data-dir {data_dir}: {file_error_reason(error)}") from None
-        return self.paths(data_dir)
-
-    def read(self, data_dir: Path) -> Iterator[tuple[str, bytes]]:
-        """Yields (path, checked content) of all files in the order of `md5`; downloads those that are missing.
-
-        Raises UserError if a file is damaged; or as `fetch`.
-        """
-        for name, path in self.fetch(data_dir).items():
+        for name, path in self.paths(data_dir).items():
             content = read_bytes(path)
             self._check(name, content, f"{path} is damaged or another file; remove it to download it again")
             yield str(path), content

@@ -1,22 +1,24 @@
-"""Converts a folder of images, with a sub-folder for each class, into arrays, see `common.data.arrays`."""
+"""Reads image files, and converts a folder of them, with a sub-folder for each class, into arrays (arrays.py)."""
 
 import json
 import os
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.lib.format import write_array_header_1_0
 from numpy.typing import NDArray
+from PIL import Image, ImageOps
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 
-from common.data.arrays import DATASET_FILE, array_path, check_class_names, check_source, write_arrays_info
-from common.data.image_files import read_image
+from common.data.arrays import array_path, made_once, write_arrays_info
 from common.platform.cli import as_typed
 from common.platform.errors import UserError
-from common.platform.files import lock_file, writing
+from common.platform.files import file_error_reason
 from common.platform.machine import num_cores
 from common.spec.options import ImageShape
 
@@ -27,6 +29,8 @@ MUCH_CUT = 0.25  # of an image
 CHUNK = 16  # images for each core that are read before the first of them is written
 
 Labelled = list[tuple[Path, int]]  # paths of images, with their labels
+
+warnings.filterwarnings("ignore", module="PIL")  # about damaged metadata, and large images
 
 
 def arrays_of_images(folder: Path, image_shape: ImageShape | None, console: Console) -> Path:
@@ -42,11 +46,8 @@ def arrays_of_images(folder: Path, image_shape: ImageShape | None, console: Cons
     if shape[2] not in (1, 3):
         raise UserError(f"--image-shape {as_typed(shape)}: the last is 1 (grey) or 3 (colour)")
     output = folder.with_name(f"{folder.name}-arrays-{'x'.join(map(str, shape))}")
-    with writing(output), lock_file(output.with_name(f".{output.name}.lock"), wait=True):
-        if not (output / DATASET_FILE).exists():  # it is written last: an interrupted conversion begins again
-            _convert(folder, output, shape, console)
-    check_source(output, f"--dataset {folder}", folders_state(folder))
-    return output
+    state = folders_state(folder)
+    return made_once(output, f"--dataset {folder}", state, partial(_convert, folder, output, shape, state, console))
 
 
 def folders_state(source: Path) -> str:
@@ -66,7 +67,7 @@ class Listing:
     """The images to convert.
 
     Attributes:
-      left_out: the other files, and folders within those of the classes; hidden ones are not listed.
+      left_out: the other files, without hidden ones.
     """
 
     class_names: list[str]
@@ -77,26 +78,13 @@ class Listing:
 
 def list_images(source: Path) -> Listing:
     """Every image with its label, sorted. Raises UserError if a class has none, or there are none to test on."""
-    left_out: list[Path] = []
-
-    def images_of_classes(folder: Path) -> dict[str, list[Path]]:
-        folders, files = _content(folder)
-        left_out.extend(files)
-        images = {}
-        for of_class in folders:
-            deeper, files = _content(of_class)
-            images[of_class.name] = [path for path in files if _is_image(path)]
-            left_out.extend([*deeper, *(path for path in files if not _is_image(path))])
-        return images
-
     if parts := _parts(source):
-        left_out += [path for paths in _content(source) for path in paths if path not in parts]
-        train, test = map(images_of_classes, parts)
+        train, test = map(_images_of_classes, parts)
         if unknown := sorted(set(test) - set(train)):
             first, second = (part.name for part in parts)
             raise UserError(f"--dataset {source}: {second}/{unknown[0]} is a class that {first}/ doesn't have")
     else:
-        whole = images_of_classes(source)
+        whole = _images_of_classes(source)
         test = {name: files[4::5] for name, files in whole.items()}
         train = {name: [path for i, path in enumerate(files) if i % 5 != 4] for name, files in whole.items()}
     if len(train) < 2:
@@ -104,7 +92,6 @@ def list_images(source: Path) -> Listing:
             f"--dataset {source}: {len(train)} sub-folders; each class needs one, and two classes at least; or the"
             " sub-folders train and test have those of the classes"
         )
-    check_class_names([*train])
     for name, files in train.items():
         if not files:
             shown = ", ".join(sorted(SUFFIXES))
@@ -114,33 +101,37 @@ def list_images(source: Path) -> Listing:
     of_train, of_test = (
         [(path, label) for label, name in enumerate(train) for path in images.get(name, [])] for images in (train, test)
     )
+    taken = {path for path, _ in of_train + of_test}
+    left_out = [path for path in sorted(source.rglob("[!.]*")) if path.is_file() and path not in taken]
     return Listing([*train], of_train, of_test, left_out)
+
+
+def _images_of_classes(folder: Path) -> dict[str, list[Path]]:
+    return {of_class.name: _images(of_class) for of_class in _folders(folder)}
 
 
 def _parts(source: Path) -> tuple[Path, Path] | None:
     """The folders of the training and of the test images; None if the sub-folders are the classes themselves."""
-    folders, _ = _content(source)
+    folders = _folders(source)
     train = [folder for folder in folders if TRAIN_WORD in folder.name.lower()]
     test = [folder for word in TEST_WORDS for folder in folders if word in folder.name.lower() and folder not in train]
-    if len(train) != 1 or not test or any(map(_is_image, _content(train[0])[1])):
+    if len(train) != 1 or not test or _images(train[0]):
         return None
     return train[0], test[0]
 
 
-def _content(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The sub-folders and the files in a folder, sorted, without hidden ones."""
-    paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    return [path for path in paths if path.is_dir()], [path for path in paths if not path.is_dir()]
+def _folders(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("[!.]*")) if path.is_dir()]
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES
+def _images(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("[!.]*")) if path.suffix.lower() in SUFFIXES]
 
 
 # --- The conversion ---
 
 
-def _convert(source: Path, output: Path, image_shape: ImageShape, console: Console) -> None:
+def _convert(source: Path, output: Path, image_shape: ImageShape, state: str, console: Console) -> None:
     """Makes the data set. Each image that can't be read is named, and left out."""
     console.print(f"making arrays of {source} in {output}", soft_wrap=True)
     listing = list_images(source)
@@ -154,7 +145,7 @@ def _convert(source: Path, output: Path, image_shape: ImageShape, console: Conso
             raise UserError(f"--dataset {source}: none of the images in its {part} part can be read")
         np.save(array_path(output, part, "labels"), np.array(labels, np.int64))
         counts.append(len(labels))
-    write_arrays_info(output, listing.class_names, folders_state(source))
+    write_arrays_info(output, listing.class_names, state)
     console.print(f"{len(listing.class_names)} classes, {counts[0]:,} training and {counts[1]:,} test images")
 
 
@@ -169,16 +160,13 @@ def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console:
         except UserError as error:
             return error
 
-    columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with bar, path.open("wb") as array, ThreadPoolExecutor(num_cores()) as pool:  # Pillow decodes without the GIL
-        task = bar.add_task("", total=len(files))
+    size = CHUNK * num_cores()
+    starts = range(0, len(files), size)
+    with path.open("wb") as array, ThreadPoolExecutor(num_cores()) as pool:  # Pillow decodes without the GIL
         write_array_header_1_0(array, {**header, "shape": (len(files), *image_shape)})
-        size = CHUNK * num_cores()
-        for start in range(0, len(files), size):
+        for start in track(starts, "images", console=console, transient=True, disable=not console.is_terminal):
             chunk = files[start : start + size]
             for (_, label), found in zip(chunk, pool.map(read, chunk), strict=True):
-                bar.advance(task)
                 if isinstance(found, UserError):
                     console.print(f"left out: {found}", soft_wrap=True)
                     continue
@@ -195,3 +183,44 @@ def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console:
             soft_wrap=True,
         )
     return labels
+
+
+# --- A single image ---
+
+
+def read_image(path: Path, image_shape: ImageShape) -> tuple[NDArray[np.uint8], float]:
+    """An image, uint8 `image_shape`, upright, and cut at its edges to the ratio of the shape's sides; the share cut.
+
+    What is transparent becomes white, as viewers show it; of 16 bits, the upper 8 count.
+
+    Raises UserError if the image can't be read.
+    """
+    height, width, channels = image_shape
+    mode = "RGB" if channels == 3 else "L"
+    try:
+        with Image.open(path) as opened:
+            side = max(height, width)
+            opened.draft(mode, (side, side))  # a JPEG no larger than needed
+            image = _on_white(_in_bytes(ImageOps.exif_transpose(opened))).convert(mode)
+    except Exception as error:  # noqa: BLE001 - of damaged files Pillow's readers raise whatever Python does
+        raise UserError(f"{path}: {file_error_reason(error)}") from None
+    fitted = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    ratio = image.width / image.height / (width / height)
+    return np.asarray(fitted, dtype=np.uint8).reshape(image_shape), 1 - min(ratio, 1 / ratio)
+
+
+def _in_bytes(image: Image.Image) -> Image.Image:
+    """Reduces pixels of 16 bits to 8, since Pillow would clip larger values. Raises ValueError for still more bits."""
+    if image.mode in ("I", "F"):
+        raise ValueError("its pixels have more than 16 bits, or a range of their own; save it with 8 bits")
+    has_16 = image.mode.startswith("I;16")
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if has_16 else image
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image
+    coloured = image.convert("RGBA")
+    background = Image.new("RGB", image.size, "white")
+    background.paste(coloured, mask=coloured)
+    return background

@@ -67,6 +67,9 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
             print(f"{program}: error: {where}{' '.join(str(error).split())}", file=sys.stderr)
         elif waits:
             time.sleep(FIRST_SECONDS)
+    except MemoryError as error:
+        status = OutOfMemoryError.exit_status
+        print(f"{program}: error: out of memory: {error}", file=sys.stderr)
     except KeyboardInterrupt:
         end_by_signal(signal.SIGINT)
     except StoppedAtCheckpoint as stopped:

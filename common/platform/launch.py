@@ -51,7 +51,7 @@ class Launch:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> "Launch":
-        """Raises UserError if a variable has an invalid value, or is set although there is no launcher."""
+        """Raises UserError if TF_CONFIG is invalid, or a launcher's variable is set although there is no launcher."""
         if "TORCHELASTIC_RUN_ID" in environment:
             numbers = _numbers(environment, "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
             return cls._of_launcher("torchrun", *numbers)
@@ -130,9 +130,4 @@ def read_tf_config(text: str) -> tuple[list[tuple[str, int]], int]:
 
 
 def _numbers(environment: Mapping[str, str], *names: str) -> list[int]:
-    """The values of variables. Raises UserError if one of them is unset or not a whole number from 0 on."""
-    for name in names:
-        text = environment.get(name, "")
-        if not (text.isascii() and text.isdigit()):
-            raise UserError(f"{name} {text or 'unset'}: this variable of the environment should be a number from 0 on")
     return [int(environment[name]) for name in names]

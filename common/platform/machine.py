@@ -1,22 +1,23 @@
-"""Facts about the machine (processor, cores, memory), about processes, and about the code: its digest and commit."""
+"""Facts about the machine (processor, cores, limits), about processes, and about the code: its digest and commit."""
 
 import hashlib
 import os
 import platform
+import re
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 from pydantic import BaseModel
 
-from common.platform.control_groups import cpu_quota
-from common.platform.errors import UserError
 from common.platform.files import Count
 from common.platform.processor import cpu_name as cpu_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+GROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 class Machine(BaseModel, frozen=True, extra="forbid"):
@@ -63,13 +64,6 @@ def num_cores() -> int:
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
-def check_memory(num_bytes: int, what: str) -> None:
-    """Raises UserError if `what` needs more memory than this machine has available."""
-    available = psutil.virtual_memory().available
-    if num_bytes > available:
-        raise UserError(f"{what} need {num_bytes / 2**30:,.1f} GiB; this machine has {available / 2**30:,.1f} left")
-
-
 def code_sha256() -> str:
     """Hex digest over the current Python files of all implementations, of `common` and of `networks`."""
     digest = hashlib.sha256()
@@ -92,6 +86,92 @@ def git_state() -> dict[str, str | bool] | None:
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+# --- NVIDIA GPUs, and why a framework can't use them ---
+
+CURE = f"`make environments` in {REPOSITORY} installs what it needs"
+
+
+def list_gpus() -> list[str]:
+    """Name and driver of each NVIDIA GPU of this machine, even if no framework can use it."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def has_gpu() -> bool:
+    return bool(list_gpus())
+
+
+def why_no_gpu(cuda: str | None) -> str:
+    """Why the framework in this process may see no GPU although the machine has one, and what to do about it.
+
+    Args:
+      cuda: the version of CUDA that the framework is built for, such as `12.5.1`; None: it is built without.
+    """
+    if cuda is None:
+        return f"it is built without CUDA; {CURE}"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None and hidden.strip() in ("", "-1"):
+        return f"CUDA_VISIBLE_DEVICES is {hidden!r}, which hides all GPUs; unset it"
+    return f"it needs the libraries of CUDA {cuda} ({CURE}) and a driver that supports them (nvidia-smi names its CUDA)"
+
+
+# --- Limits of CPU and memory that a container or a scheduler sets: Linux's control groups, version 2 ---
+
+# Source, in the kernel's Documentation: admin-guide/cgroup-v2.rst (cpu.max, cpu.stat, memory.max).
+
+
+def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> float | None:
+    """The CPU limit of this process's control groups in cores, as in `docker run --cpus`; None if there is none."""
+    quotas = []
+    for folder in _folders(groups, own):
+        with suppress(OSError, ValueError):  # no such file, or "max": this group has no limit
+            quota, period = map(int, (folder / "cpu.max").read_text().split())
+            quotas.append(quota / period)
+    return min(quotas, default=None)
+
+
+def cpu_periods(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> tuple[int, int] | None:
+    """Number of scheduler periods so far, and number of periods in which the limit has stopped the processes.
+
+    A period usually lasts 100 ms. The numbers are those of the group that was stopped most. None if there is no limit.
+    """
+    counters = []
+    for folder in _folders(groups, own):
+        with suppress(OSError):
+            statistics = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
+            counters.append((int(statistics.get("nr_throttled", 0)), int(statistics.get("nr_periods", 0))))
+    stopped, periods = max(counters, default=(0, 0))
+    return (periods, stopped) if periods else None
+
+
+def control_group_memory_left(groups: Path = GROUPS, own: Path = OWN_GROUPS) -> int | None:
+    """Bytes that this process's control groups may still use, as with `docker run --memory`; None without a limit.
+
+    What the page cache holds counts as free, since the kernel gives it up.
+    """
+    left = []
+    for folder in _folders(groups, own):
+        with suppress(OSError, ValueError):  # no such file, or "max": this group has no limit
+            limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
+            counters = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            left.append(limit - used + int(counters.get("file", 0)))
+    return min(left, default=None)
+
+
+def _folders(groups: Path, own: Path) -> Iterator[Path]:
+    """Folders of this process's control group and of the groups that contain it."""
+    for line in own.read_text().splitlines() if own.exists() else []:  # elsewhere than on Linux
+        number, _, path = line.split(":", 2)
+        if number == "0":
+            inner = Path(path.lstrip("/"))
+            # In a container the path may be the host's and not exist here. The root is the container's own group then.
+            for part in (inner, *inner.parents):
+                yield groups / part
 
 
 # --- Facts about a process ---
@@ -140,9 +220,8 @@ def _family(pid: int) -> list[psutil.Process]:
 def _peak(process: psutil.Process) -> int:
     status = Path(f"/proc/{process.pid}/status")
     try:
-        for line in status.read_text().splitlines() if status.exists() else []:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
+        if status.exists() and (peak := re.search(r"VmHWM:\s*(\d+)", status.read_text())):
+            return int(peak[1]) * 1024
         return int(process.memory_info().rss)
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return 0  # it ended meanwhile

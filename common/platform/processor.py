@@ -13,7 +13,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,7 @@ AMX = {"amx_bf16", "amx_fp16"}  # x86 instruction sets for bfloat16 and float16,
 HALF_PRECISIONS = ("bf16-mixed", "16-mixed")
 LIMIT_VARIABLE = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads it at its first computation (its page "CPU Dispatcher Control")
 LIMIT = "AVX512_CORE_FP16"  # oneDNN's name of the highest instructions without AMX
-# What was found: this limit, or this word if none is needed. It is stored in the user's cache folder, and child
-# processes get it in an environment variable.
-WORKS = "works"
-FINDING_VARIABLE = "HALF_PRECISION_FINDING"
+WORKS = "works"  # what the user's cache folder has if no limit is needed
 TIMEOUT_SECONDS = 120
 
 
@@ -66,44 +62,40 @@ def processor_note() -> str | None:
     limit, why = os.environ.get(LIMIT_VARIABLE), "as set in the environment"
     if not limit:
         return None
-    if limit == os.environ.get(FINDING_VARIABLE):
+    if limit == LIMIT:
         why = "since half precision crashes (SIGILL) on others that this processor claims to have"
     return f"instructions up to {limit} ({LIMIT_VARIABLE}), {why}"
 
 
-def try_out(precisions: Sequence[str], package: str, probe_module: str) -> None:
+def try_out(precision: str, package: str, probe_module: str) -> None:
     """Sets `ONEDNN_MAX_CPU_ISA` for this process and its child processes, if half precision needs a limit here.
 
     The test runs once per machine and version of the framework: the finding is stored in the user's cache folder, on
     Linux `XDG_CACHE_HOME` or `~/.cache`. Nothing is tested if the processor announces no such instructions, or if the
-    user has already set a limit. Must run before the framework's first computation.
+    user has already set a limit. Must run before the framework's first computation. Raises PackageNotFoundError.
 
     Args:
       package: the framework's package, such as `torch`.
-      probe_module: `python -m <probe_module> <precision> ...` multiplies two matrices in each, and exits with 0.
+      probe_module: `python -m <probe_module> <precision>` multiplies two matrices in it, and exits with 0.
     """
-    if cpu_flags().isdisjoint(AMX) or os.environ.get(LIMIT_VARIABLE) or FINDING_VARIABLE in os.environ:
+    if cpu_flags().isdisjoint(AMX) or os.environ.get(LIMIT_VARIABLE):
         return
-    try:
-        version = importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return  # importing the framework will raise the error
+    version = importlib.metadata.version(package)
     machine = hashlib.sha256(repr((platform.node(), cpu_name(), sorted(cpu_flags()))).encode()).hexdigest()[:16]
-    cache = user_cache() / "half-precision" / "-".join((package, version, *precisions, machine))
+    cache = user_cache() / "half-precision" / "-".join((package, version, precision, machine))
     finding = None
     with suppress(OSError):  # there is none yet, or it can't be read
         finding = cache.read_text(errors="replace").strip()
     if finding not in (WORKS, LIMIT):
         if Launch.read().is_first:
-            print(f"trying out {' and '.join(precisions)} on this processor, once for {package} {version}", flush=True)
-        finding = _probe([sys.executable, "-m", probe_module, *precisions])
+            print(f"trying out {precision} on this processor, once for {package} {version}", flush=True)
+        finding = _probe([sys.executable, "-m", probe_module, precision])
         if finding is None:
             return
         # If this folder can't be written to, each start repeats the test, which takes a few seconds. No run fails.
         with suppress(OSError, FileError):
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_text(cache, finding + "\n")
-    os.environ[FINDING_VARIABLE] = finding
     if finding == LIMIT:
         os.environ[LIMIT_VARIABLE] = LIMIT
         if Launch.read().is_first:

@@ -23,14 +23,9 @@ def find_rendezvous(launch: Launch) -> tuple[str, int]:
 
     These are MASTER_ADDR and MASTER_PORT, if both are set, otherwise the first of `addresses`.
     """
-    host, text = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-    if host and text:
-        port = int(text) if text.isdecimal() else 0
-        if not 0 < port < 2**16:
-            raise UserError(f"MASTER_PORT {text}: this variable of the environment should be a port, 1 to 65535")
-    else:
-        host, port = addresses(launch)[0]
-    return LOOPBACK if launch.num_nodes == 1 else host, port
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    meeting = (host, int(port)) if host and port else addresses(launch)[0]
+    return (LOOPBACK, meeting[1]) if launch.num_nodes == 1 else meeting
 
 
 @cache

@@ -5,7 +5,6 @@ recorder reads it, so a training loop can't treat these steps in another way.
 """
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,8 +24,7 @@ def audited_state_path(run_dir: Path, step: int) -> Path:
 
 def audited_state_steps(run_dir: Path) -> list[int]:
     """The steps after which a state is kept, in their order."""
-    names = (path.name for path in (run_dir / STATES_DIR).glob("step-*"))
-    return sorted(int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)\.safetensors", name)))
+    return sorted(int(path.stem.removeprefix("step-")) for path in (run_dir / STATES_DIR).glob("step-*.safetensors"))
 
 
 class AuditedStates:

@@ -4,8 +4,6 @@
 all steps so far) and `checkpoint.json` (`Checkpoint`).
 """
 
-import os
-import secrets
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -53,42 +51,29 @@ class Checkpoint(BaseModel, frozen=True, extra="forbid"):
     epoch_seconds: float = Field(ge=0)  # training seconds of these steps
 
 
-def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> Path:
-    """Writes a checkpoint under a temporary name, then renames it: it is complete or absent. Returns its folder.
+def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> None:
+    """Writes a checkpoint under a temporary name, then renames it: it is complete or absent.
 
     Only the latest KEPT checkpoints stay, this one included.
 
     Raises FileError if the checkpoint can't be written.
     """
     folder = checkpoint_dir(run_dir, checkpoint.step)
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
+    aside = folder.with_name(f".{folder.name}")
     try:
         with writing(folder):
-            aside.mkdir(parents=True)
+            aside.mkdir(parents=True, exist_ok=True)
             write_safetensors(aside / STATE_FILE, state.to_arrays())
             write_safetensors(aside / LOSSES_FILE, {"losses": np.array(losses, np.float64)})
             write_json_model(aside / CHECKPOINT_FILE, checkpoint)
-            for path in [*aside.iterdir(), aside]:
-                _flush(path)
             if folder.exists():  # the run was resumed from an earlier checkpoint
                 folder.rename(aside.with_name(f"{aside.name}.old"))
             aside.rename(folder)
-            _flush(folder.parent)
     finally:
         for path in folder.parent.glob(".step-*"):  # also removes what a killed process has left
             shutil.rmtree(path, ignore_errors=True)
     for path in list(checkpoint_dirs(run_dir))[KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
-    return folder
-
-
-def _flush(path: Path) -> None:
-    """Flushes a file, or the list of names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def checkpoint_dir(run_dir: Path, step: int) -> Path:
@@ -97,8 +82,7 @@ def checkpoint_dir(run_dir: Path, step: int) -> Path:
 
 def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
     """Folders of a run's checkpoints, the latest first."""
-    digits = "[0-9]" * 9  # a folder of another name is the user's
-    yield from sorted(run_dir.glob(f"{CHECKPOINTS_DIR}/step-{digits}"), reverse=True)
+    yield from sorted(run_dir.glob(f"{CHECKPOINTS_DIR}/step-*"), reverse=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
@@ -196,16 +180,11 @@ class Checkpointer:
     def __init__(self, config: TrainConfig, plan: Plan, writes: bool) -> None:
         """`writes`: whether this process writes the files of the run."""
         self.every, self.plan, self.writes = config.checkpoint_every, plan, writes
-        self.run_dir = config.run_dir or Path()
         self.held: dict[int, float] = {}  # see `common.platform.ending.hold_signals`
         self.due, self.signal = False, 0
         self.next_vote = plan.first_step + 1
         self._looked = plan.first_step - 1
         self._voted, self._voted_at = plan.first_step, time.monotonic()
-
-    def needs_losses(self, done: int) -> bool:
-        """Whether losses must be fetched after step `done`: for a vote or for a checkpoint."""
-        return self.every is not None and done >= min(self.stops(done - 1))
 
     def stops(self, done: int) -> list[int]:
         """The next steps, all after step `done`, after which the losses are needed."""
@@ -245,9 +224,3 @@ class Checkpointer:
         by_steps = isinstance(self.every, int) and done // self.every > self._looked // self.every
         self.due = bool(self.signal) or by_steps or is_last or (self.every == "epoch" and evaluated)
         self._looked = done
-
-    def write(self, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> None:
-        """Raises FileError if the checkpoint can't be written."""
-        if self.writes:
-            write_checkpoint(self.run_dir, checkpoint, losses, state)
-        self.due = False

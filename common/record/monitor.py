@@ -130,10 +130,8 @@ def visible_gpus(count: int) -> list[Any]:
     """
     if not count:
         return []
-    try:
-        import pynvml
-    except ImportError:  # an implementation's environment may lack it, and training works without it
-        return []
+    import pynvml
+
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [name.strip() for name in listed.split(",")] if listed else [str(index) for index in range(count)]
     try:

@@ -1,6 +1,6 @@
 """The predictions of a trained network for all test images, and the images that it got wrong."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.formats import Images, Labels
-from common.platform.errors import UserError
 from common.platform.files import read_safetensors, write_safetensors
 
 PREDICTIONS_FILE = "predictions.safetensors"
@@ -47,12 +46,8 @@ class Predictions:
 
     @classmethod
     def read(cls, run_dir: Path) -> Self:
-        """Raises UserError if the file is missing or damaged, or if it holds other arrays."""
-        path = run_dir / PREDICTIONS_FILE
-        arrays, names = read_safetensors(path), [field.name for field in fields(cls)]
-        if set(arrays) != set(names):
-            raise UserError(f"{path}: holds {sorted(arrays)}, should hold {sorted(names)}")
-        return cls(**arrays)
+        """Raises UserError if the file is missing or damaged."""
+        return cls(**read_safetensors(run_dir / PREDICTIONS_FILE))
 
 
 def confusion(labels: NDArray[Any], guesses: NDArray[Any], num_classes: int) -> NDArray[np.int64]:

@@ -59,9 +59,6 @@ class Profile(BaseModel, frozen=True, extra="forbid"):
         steps = {"first_step": first_step, "num_steps": num_steps, "wall_seconds": wall}
         return cls(implementation=implementation, operations=by_seconds[:COSTLIEST], **steps, **seconds)
 
-    def write(self, run_dir: Path) -> None:
-        write_json_model(run_dir / PROFILE_FILE, self)
-
     def milliseconds(self, seconds: float) -> float:
         """Milliseconds per step."""
         return 1e3 * seconds / self.num_steps
@@ -148,5 +145,6 @@ class ProfileTaker:
             synchronize()
             wall = time.perf_counter() - self._began
             operations = self._profiler.stop()
-            Profile.make(implementation, self._first, done - self._first + 1, wall, operations).write(run_dir)
+            profile = Profile.make(implementation, self._first, done - self._first + 1, wall, operations)
+            write_json_model(run_dir / PROFILE_FILE, profile)
             self._steps = range(0)

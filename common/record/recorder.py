@@ -29,7 +29,7 @@ from common.platform.files import Arrays, arrays_sha256, write_json_model, write
 from common.platform.machine import code_sha256, describe_machine, git_state
 from common.platform.processor import processor_note
 from common.record.audited_states import AuditedStates
-from common.record.checkpoints import Checkpoint, Checkpointer, checkpoint_dir, read_checkpoint
+from common.record.checkpoints import Checkpoint, Checkpointer, checkpoint_dir, read_checkpoint, write_checkpoint
 from common.record.loggers import LOGGERS
 from common.record.monitor import MEASURED, Monitor
 from common.record.predictions import Predictions
@@ -310,7 +310,7 @@ class Recorder:
             self._start_timing()
         self.profile.look(self.steps_done, self.run_dir, self.framework.name, self.framework.synchronize)
         every = self.config.log_every_n_steps
-        if self.steps_done // every > done // every or self.checkpointer.needs_losses(self.steps_done):
+        if self.steps_done // every > done // every or self.checkpointer.every is not None:
             self._flush()
             self.checkpointer.look(self.steps_done)
         ends_epoch = self.steps_done == plan.last_step(plan.epoch_of(self.steps_done))
@@ -417,7 +417,21 @@ class Recorder:
         so that no iterator over an epoch's batches lives on during the wait, and the evaluation wakes up the threads.
         """
         with self._clock_stopped():
-            self._end_turn()
+            first_step, images, timed = self._end_timing()
+            if images and self.writes:
+                assert self.monitor is not None
+                line = TurnLine(
+                    kind="turn",
+                    cycle=self.turn.cycle,
+                    first_step=first_step,
+                    last_step=self.steps_done,
+                    images=images,
+                    seconds=timed,
+                    ended=self.timeline.since,
+                    own_load=self.monitor.own_load,
+                    other_load=self.monitor.other_load,
+                )
+                self.metrics.write(line)
             steps, seconds = self.steps_done, self.timeline.seconds["training"]
             trained = steps - self.waited_after[0]
             seconds_per_step = (seconds - self.waited_after[1]) / trained if trained else None
@@ -425,26 +439,6 @@ class Recorder:
             self.turn = self.turns.wait(steps, seconds_per_step, self.steps_per_call) or self.turn
         if self.turn.timed_after == self.steps_done < self.turn.until:  # without steps that only wake up threads
             self._start_timing()
-
-    def _end_turn(self) -> None:
-        """Writes what a turn has measured."""
-        first_step, images, seconds = self._end_timing()
-        if not images or not self.writes:
-            return
-        assert self.monitor is not None
-        self.metrics.write(
-            TurnLine(
-                kind="turn",
-                cycle=self.turn.cycle,
-                first_step=first_step,
-                last_step=self.steps_done,
-                images=images,
-                seconds=seconds,
-                ended=self.timeline.since,
-                own_load=self.monitor.own_load,
-                other_load=self.monitor.other_load,
-            )
-        )
 
     # --- States: for checkpoints and for audits ---
 
@@ -492,16 +486,18 @@ class Recorder:
 
     def _save_checkpoint(self, state: TrainState) -> None:
         """Writes a checkpoint; if a signal has asked the run to end, ends it afterwards."""
-        checkpoint = Checkpoint(
-            implementation=self.framework.name,
-            config=self.config,
-            data_sha256=self.experiment.dataset.sha256,
-            step=len(self.losses),
-            epochs=self.epochs,
-            epoch_correct=self.epoch_correct,
-            epoch_seconds=self._epoch_seconds() if self.steps_done % self.plan.steps_per_epoch else 0.0,
-        )
-        self.checkpointer.write(checkpoint, self.losses, state)
+        self.checkpointer.due = False
+        if self.writes:
+            checkpoint = Checkpoint(
+                implementation=self.framework.name,
+                config=self.config,
+                data_sha256=self.experiment.dataset.sha256,
+                step=len(self.losses),
+                epochs=self.epochs,
+                epoch_correct=self.epoch_correct,
+                epoch_seconds=self._epoch_seconds() if self.steps_done % self.plan.steps_per_epoch else 0.0,
+            )
+            write_checkpoint(self.run_dir, checkpoint, self.losses, state)
         if self.checkpointer.signal and self.steps_done < self.plan.total_steps:
             self._fetch()  # all processes wait for the writing: the first one to end would end the others
             raise StoppedAtCheckpoint(self.checkpointer.signal, checkpoint_dir(self.run_dir, self.steps_done))

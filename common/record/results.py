@@ -231,8 +231,6 @@ def read_metrics(run_dir: Path, kind: type[Line]) -> list[Line]:
         content = path.read_bytes()
     except FileNotFoundError:
         return []
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     whole = content.rpartition(b"\n")[0]  # what follows the last line break is still being written
     return [line for line in parse_metrics(whole, path) if isinstance(line, kind)]
 

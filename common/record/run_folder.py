@@ -1,7 +1,6 @@
 """Run folders: makes new ones and refuses used ones."""
 
 import itertools
-import os
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -29,37 +28,27 @@ def new_run_dir(name: str, base: Path = Path("runs")) -> Path:
     return path
 
 
-def prepare_run_dir(run_dir: Path | None, name: str, resumed: bool = False) -> Path:
-    """Makes the folder of a run. Raises UserError if it contains a run already or can't be made.
-
-    Args:
-      resumed: whether the folder may contain an unfinished run, which is continued.
-    """
-    if run_dir is None:
-        return new_run_dir(name)
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        for file in (RESULT_FILE,) if resumed else (METRICS_FILE, RESULT_FILE):
-            if (run_dir / file).exists():
-                raise UserError(f"--run-dir {run_dir}: holds a run already; name another folder")
-        if not os.access(run_dir, os.W_OK):
-            raise UserError(f"--run-dir {run_dir}: not writable")
-    except OSError as error:
-        raise UserError(f"--run-dir {run_dir}: {error.strerror}") from None
-    return run_dir
-
-
 def with_run_dir(experiment: Experiment, name: str) -> Experiment:
     """Makes the run folder and writes its `config.json`; returns the experiment with that folder.
 
     Args:
       name: part of the name of a new folder, if the configuration names no folder.
+
+    Raises UserError if the folder can't be made, or contains a run already. One that is resumed may be unfinished.
     """
     config = experiment.config
     check_loggers(config.logger)
     resume, run_dir = config.resume, config.run_dir
-    resumed = resume == "auto" or (resume and run_dir and resume.absolute().is_relative_to(run_dir.absolute()))
-    run_dir = prepare_run_dir(run_dir, f"{name}-{config.dataset_name}-{config.network_name}", bool(resumed))
+    if run_dir is None:
+        run_dir = new_run_dir(f"{name}-{config.dataset_name}-{config.network_name}")
+    else:
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"--run-dir {run_dir}: {error.strerror}") from None
+        resumed = resume == "auto" or (resume and resume.absolute().is_relative_to(run_dir.absolute()))
+        if (run_dir / RESULT_FILE).exists() or (not resumed and (run_dir / METRICS_FILE).exists()):
+            raise UserError(f"--run-dir {run_dir}: holds a run already; name another folder")
     config = config.replace(run_dir=run_dir)
     write_json_model(run_dir / CONFIG_FILE, config)
     return replace(experiment, config=config)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from common.experiment import Experiment
 from common.platform.files import read_json_model
@@ -50,17 +50,9 @@ class TrainingProgressSink(Sink):
         self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         # mpirun and srun may give a terminal to programs whose output they write to a file.
         shows_bar = self._console.is_terminal and Launch.read().started_by not in ("Open MPI", "Slurm")
-        self._bar = Progress(
-            TextColumn("epoch {task.fields[epoch]}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not shows_bar,
-            transient=True,
-        )
-        self._task = self._bar.add_task("", total=plan.total_steps, epoch=self._epoch(1), loss="-", speed="-")
+        columns = BarColumn(bar_width=20), MofNCompleteColumn(), "{task.description}", TimeRemainingColumn()
+        self._bar = Progress(*columns, console=self._console, disable=not shows_bar, transient=True)
+        self._task = self._bar.add_task("", total=plan.total_steps)
 
     def start(self, experiment: Experiment) -> None:
         config, count = experiment.config, len(experiment.dataset.test_images)
@@ -75,9 +67,9 @@ class TrainingProgressSink(Sink):
         )
 
     def steps(self, done: int, losses: Sequence[float], images_per_second: float | None) -> None:
-        speed = "-" if images_per_second is None else f"{images_per_second:,.0f}"
-        epoch = self._epoch(self._plan.epoch_of(done))
-        self._bar.update(self._task, completed=done, epoch=epoch, loss=f"{losses[-1]:.4f}", speed=speed)
+        speed = "" if images_per_second is None else f"; {images_per_second:,.0f} images/s"
+        description = f"epoch {self._epoch(self._plan.epoch_of(done))}: loss {losses[-1]:.4f}{speed}"
+        self._bar.update(self._task, completed=done, description=description)
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
         speed = "" if images_per_second is None else f"; {images_per_second:,.0f} images/s"

@@ -163,14 +163,9 @@ class Plan:
 
     def images(self, first_step: int, last_step: int) -> int:
         """Number of examples trained on in steps first_step to last_step, both included."""
-        return self._images_until(last_step) - self._images_until(first_step - 1)
-
-    def _images_until(self, step: int) -> int:
-        epochs, steps = divmod(step, self.steps_per_epoch)
-        return (
-            epochs * ((self.steps_per_epoch - 1) * self.examples_per_step + self._last_count)
-            + steps * self.examples_per_step
-        )
+        steps, ends = last_step - first_step + 1, last_step // self.steps_per_epoch
+        ends -= (first_step - 1) // self.steps_per_epoch  # last steps of epochs, which may be smaller
+        return (steps - ends) * self.examples_per_step + ends * self._last_count
 
     @property
     def _last_count(self) -> int:

@@ -236,27 +236,16 @@ def _steps(length: int, window: int, stride: int) -> int:
     return (length - window) // stride + 1
 
 
-def all_layers(layers: Sequence[Layer]) -> Iterator[Layer]:
-    """The layers, and those inside of them."""
-    for layer in layers:
-        yield layer
-        match layer:
-            case Block(layers=inner):
-                yield from all_layers(inner)
-            case Residual(body=body, shortcut=shortcut):
-                yield from all_layers((*body, *shortcut))
-
-
-def layer_names(layers: Sequence[Layer], prefix: str = "") -> Iterator[str]:
-    """Canonical names of `Trace.activations`, in the order in which an image passes the layers."""
+def named_layers(layers: Sequence[Layer], prefix: str = "") -> Iterator[tuple[str, Layer]]:
+    """Canonical names of `Trace.activations` with their layers, in the order in which an image passes them."""
     for layer in layers:
         match layer:
             case Relu():
                 pass
             case Block(layers=inner):
-                yield from layer_names(inner, f"{prefix}{layer.name}.")
+                yield from named_layers(inner, f"{prefix}{layer.name}.")
             case Residual(body=body, shortcut=shortcut):
-                yield from layer_names((*body, *shortcut), f"{prefix}{layer.name}.")
-                yield prefix + layer.name
+                yield from named_layers((*body, *shortcut), f"{prefix}{layer.name}.")
+                yield prefix + layer.name, layer
             case _:
-                yield prefix + layer.name
+                yield prefix + layer.name, layer

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from common.platform.errors import UserError
-from common.platform.files import Arrays
+from common.platform.files import Arrays, read_safetensors
 from common.platform.machine import REPOSITORY
 from common.spec import own_network
-from common.spec.layers import Block, Flatten, Layer, Parameter, Shape, Trace, layer_names
+from common.spec.layers import Block, Flatten, Layer, Parameter, Shape, Trace, named_layers
 from common.spec.randomness import STREAM_WEIGHTS, random_bits
 
 Weights = Arrays  # canonical name -> array of floats
@@ -52,6 +52,7 @@ class NetworkSpec:
       layers: as data.
       activations, flattened, dropout_rates: see `Trace`; the last activations are the logits.
       flops_per_image: floating-point operations of one forward pass over one image; `flops_until`: up to each layer.
+      prepared: what is known of a network of the user's, of which the layers are not known as data; None of ours.
     """
 
     name: str
@@ -64,6 +65,7 @@ class NetworkSpec:
     dropout_rates: tuple[float, ...]
     flops_until: dict[str, int]
     flops_per_image: int
+    prepared: own_network.Prepared | None
 
     @classmethod
     def make(cls, name: str, image_shape: tuple[int, int, int], num_classes: int) -> "NetworkSpec":
@@ -73,7 +75,8 @@ class NetworkSpec:
             parameters = tuple(
                 Parameter(name, shape, name.rpartition(".")[2]) for name, shape in prepared.parameters.items()
             )
-            return cls(name, image_shape, num_classes, (), parameters, {}, {}, (), {}, prepared.flops_per_image)
+            flops = prepared.flops_per_image
+            return cls(name, image_shape, num_classes, (), parameters, {}, {}, (), {}, flops, prepared)
         layers, trace = layers_of(name), Trace(num_classes)
         trace.follow(layers, image_shape)
         # Each normalised channel needs more than one value, even for a single image.
@@ -88,7 +91,7 @@ class NetworkSpec:
                 )
         parameters, rates = tuple(trace.parameters), tuple(trace.dropout_rates)
         of_shape = trace.activations, trace.flattened, rates, trace.flops_until, trace.flops
-        return cls(name, image_shape, num_classes, layers, parameters, *of_shape)
+        return cls(name, image_shape, num_classes, layers, parameters, *of_shape, None)
 
     def make_in(self, framework: str) -> Any:
         """The network in its framework's own classes.
@@ -116,15 +119,15 @@ class NetworkSpec:
         own_network.check_file(self.name, framework)
         return load_module(Path(self.name) / own_network.FILES[framework])
 
-    @cached_property
+    @property
     def has_own_loss(self) -> bool:
         """Whether the files of a user's network have a loss of their own."""
-        return self.is_own and own_network.read_prepared(self._prepared()).has_loss
+        return self.prepared is not None and self.prepared.has_loss
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a network of the user's, of which the layers are not known as data."""
-        return own_network.is_folder(self.name)
+        """Whether it is a network of the user's."""
+        return self.prepared is not None
 
     def layout_in(self, framework: str) -> own_network.Layout | None:
         """Where the framework, see `make_in`, keeps canonical values; None for our networks, which say it by name."""
@@ -135,10 +138,7 @@ class NetworkSpec:
     @property
     def drops_by_itself(self) -> bool:
         """Whether it has dropout for which each framework draws random numbers of its own."""
-        return self.is_own and own_network.read_prepared(self._prepared()).drops
-
-    def _prepared(self) -> Path:
-        return own_network.prepare(self.name, self.image_shape, self.num_classes)
+        return self.prepared is not None and self.prepared.drops
 
     @property
     def normalises(self) -> bool:
@@ -160,11 +160,11 @@ class NetworkSpec:
         """
         if self.is_own:
             raise UserError(f"--strategy pipeline: does not cut a network of one's own, --model {self.name}")
-        names = list(layer_names(self.layers))
+        names = list(self.activations)
         for layer in self.layers:
             if isinstance(layer, Flatten):
                 return names[names.index(layer.name) - 1]
-        ends = [list(layer_names((layer,)))[-1] for layer in self.layers if isinstance(layer, Block)]
+        ends = [[*dict(named_layers((layer,)))][-1] for layer in self.layers if isinstance(layer, Block)]
         return min(ends, key=lambda layer: abs(self.flops_until[layer] - self.flops_per_image / 2))
 
     @property
@@ -184,7 +184,8 @@ class NetworkSpec:
         are its framework's.
         """
         if self.is_own:
-            return own_network.read_initial_weights(self.name, self.image_shape, self.num_classes, seed)
+            place = own_network.prepare(self.name, self.image_shape, self.num_classes, seed=seed)
+            return read_safetensors(place / own_network.weights_file(seed))
         weights: Weights = {}
         for index, parameter in enumerate(self.parameters):
             bits = random_bits(parameter.size, seed, STREAM_WEIGHTS, index)

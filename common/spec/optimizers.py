@@ -94,9 +94,4 @@ class Adadelta:
 
 
 Rule = SGD | Adam | AdamW | Adadelta
-RULES: dict[OptimizerName, type[Rule]] = {
-    "sgd": SGD,
-    "adam": Adam,
-    "adamw": AdamW,
-    "adadelta": Adadelta,
-}
+RULES: dict[OptimizerName, type[Rule]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW, "adadelta": Adadelta}

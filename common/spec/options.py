@@ -5,7 +5,6 @@ Each option states at its field what it determines (its kind), and so which runs
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import fields
 from pathlib import Path
@@ -129,19 +128,7 @@ ModelName = Annotated[str, AfterValidator(_name_or_path(FOLDERS, "./mynet"))]
 Real = Annotated[float, Field(le=1e38, allow_inf_nan=False)]
 
 MAX_CLASSES = 10_000
-
-
-def _check_class_names(names: list[str]) -> list[str]:
-    for name in names:
-        if not name.isprintable():  # a terminal and tables can't show it
-            raise ValueError(f"{name!a} can't be shown")
-    if repeated := next((name for name, count in Counter(names).items() if count > 1), None):
-        raise ValueError(f"{repeated!a} is the name of several classes")
-    return names
-
-
-# Name of each class, in the order of the labels.
-ClassNames = Annotated[list[str], Field(min_length=2, max_length=MAX_CLASSES), AfterValidator(_check_class_names)]
+ClassNames = Annotated[list[str], Field(min_length=2, max_length=MAX_CLASSES)]  # in the order of the labels
 
 
 def _defaults(name: str) -> str:

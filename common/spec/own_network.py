@@ -72,18 +72,13 @@ class Layout:
     def to_canonical(self, arrays: Arrays) -> Arrays:
         """The canonical arrays of the framework's: `to_native` backwards. Arrays of other names are left out."""
         own = {name: array for name, array in arrays.items() if name in self.places}
-        size = sum(map(_size, self.shapes.values()))
-        values = np.zeros(size, np.result_type(*(array.dtype for array in own.values())))
-        known = np.zeros(size, bool)
+        ends = np.cumsum([_size(shape) for shape in self.shapes.values()])
+        values = np.zeros(ends[-1], np.result_type(*(array.dtype for array in own.values())))
+        known = np.zeros(ends[-1], bool)
         for name, array in own.items():
             values[self.places[name]], known[self.places[name]] = array, True
-        found, start = {}, 0
-        for name, shape in self.shapes.items():
-            stop = start + _size(shape)
-            if known[start]:
-                found[name] = values[start:stop].reshape(shape)
-            start = stop
-        return found
+        parts = zip(self.shapes.items(), np.split(values, ends[:-1]), np.split(known, ends[:-1]), strict=True)
+        return {name: part.reshape(shape) for (name, shape), part, there in parts if there[0]}
 
 
 def to_native(layout: Layout | None, arrays: Arrays) -> Arrays:
@@ -110,11 +105,6 @@ def read_prepared(place: Path) -> Prepared:
     return read_json_model(Prepared, place / NETWORK_FILE)
 
 
-def read_initial_weights(model: str, image_shape: Shape, num_classes: int, seed: int) -> Arrays:
-    """Canonical name -> array, float64, as the reference's own initialisers draw them. Raises UserError."""
-    return read_safetensors(prepare(model, image_shape, num_classes, seed=seed) / weights_file(seed))
-
-
 @cache
 def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str, of: str = "arrays") -> Layout:
     """The layout in a framework, a key of FILES: of its arrays, or of its layers as `port.run` sees them (`layers`).
@@ -136,6 +126,7 @@ def prepared_files(model: str, image_shape: Shape, num_classes: int) -> list[str
 
 
 def weights_file(seed: int) -> str:
+    """Canonical name -> array, float64, as the reference's own initialisers draw them."""
     return f"weights-{seed}.safetensors"
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from common.platform.errors import UserError
 from common.platform.files import read_json_model, user_cache, write_json_model, writing
-from common.platform.gpus import list_gpus
-from common.platform.machine import code_sha256, describe_machine, num_cores
+from common.platform.machine import code_sha256, describe_machine, list_gpus, num_cores
 from common.platform.processor import LIMIT_VARIABLE
 from common.record.audited_states import STATES_DIR
 from common.record.predictions import PREDICTIONS_FILE

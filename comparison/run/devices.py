@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.implementations import implementation_title
 from common.platform.errors import UserError
-from common.platform.gpus import has_gpu
+from common.platform.machine import has_gpu
 from common.record.results import CONFIG_FILE
 from common.resolve import SEES_NO_GPU
 from common.spec.options import DEVICES_OF, TrainConfig

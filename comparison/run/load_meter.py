@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Sequence
 
-from common.platform.control_groups import cpu_periods
+from common.platform.machine import cpu_periods
 from common.record.monitor import machine_busy_seconds
 from common.record.results import TurnLine
 from comparison.run.program import Ended, Program, now

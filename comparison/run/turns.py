@@ -21,8 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from common.platform.control_groups import control_group_memory_left
-from common.platform.machine import num_cores
+from common.platform.machine import control_group_memory_left, num_cores
 from common.record.monitor import free_gpu_memory
 from common.record.results import MetricsLine, PlanLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address

@@ -9,7 +9,7 @@ from agreement import rotated
 from conftest import IMPLEMENTATIONS, MODES, run, train
 
 from common.implementations import interpreter_of
-from common.platform.gpus import has_gpu
+from common.platform.machine import has_gpu
 from common.record.audited_states import STEPS_VARIABLE
 from common.record.checkpoints import checkpoint_dirs
 from common.record.results import read_result, read_step_losses

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from conftest import run
 
-from common.data.catalogue import DATASETS
-from common.data.datasets import load_dataset
+from common.data.datasets import DATASETS, load_dataset
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 

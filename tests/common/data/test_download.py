@@ -98,7 +98,7 @@ def test_a_mirror_that_fails_or_gives_something_else_is_passed_over(server, tmp_
     server.delays = {"/silent/a.gz": 3}
     bad = f"{server.url}/{mirror}/{{}}"
     with pytest.raises(UserError) as error:
-        Source("d", ONE, (bad,)).fetch(tmp_path)
+        read_all(Source("d", ONE, (bad,)), tmp_path)
     assert "a not in" in str(error.value) and f"/{mirror}/a.gz: " in str(error.value) and reason in str(error.value)
     assert files_in(tmp_path) == [".lock"]
     assert read_all(Source("d", ONE, (bad, server.url + "/good/{}")), tmp_path) == {"a": CONTENT["a"]}

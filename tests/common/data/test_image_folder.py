@@ -8,8 +8,7 @@ from PIL import Image
 
 from common.data.arrays import DATASET_FILE, NPZ_NAMES, array_path, read_arrays_folder, write_arrays
 from common.data.datasets import load_dataset
-from common.data.image_files import read_image
-from common.data.image_folder import list_images
+from common.data.image_folder import list_images, read_image
 from common.platform.errors import UserError
 from common.spec.options import TrainConfig
 
@@ -71,7 +70,7 @@ def test_parts_under_usual_names_are_no_classes(tmp_path, parts):
     for path in paths:
         save(path)
     listing = list_images(tmp_path / "images")
-    assert listing.class_names == ["cats", "dogs"] and listing.left_out == [paths[2].parents[1]] * (len(parts) - 2)
+    assert listing.class_names == ["cats", "dogs"] and listing.left_out == paths[2:-2]
     assert [*listing.train, *listing.test] == [*zip(paths[:2] + paths[-2:], (0, 1, 0, 1), strict=True)]
 
 
@@ -172,7 +171,7 @@ def test_arrays_of_ones_own_become_a_data_set(tmp_path, dtype):
     assert np.allclose(normalised.mean((0, 1, 2)), 0, atol=1e-4) and np.allclose(normalised.std((0, 1, 2)), 1)
     for folder, wrong, given, message in (
         ("other", images / np.float64(9), names, "train images: float64 .* should be uint8"),
-        ("other", images, ["a", "b", "a"], "'a' is the name of several classes"),
+        ("other", images, ["a"], "1 class names, should be 2 to 10000"),
         ("other", images, ["a", "b"], "train labels: should be one for each of 1200 images, from 0 to 1"),
         ("mine", images, names, "holds a data set already"),
     ):
@@ -214,7 +213,7 @@ def test_a_photo_is_turned_upright_and_keeps_its_detail(tmp_path, orientation, t
 
 
 @pytest.mark.parametrize(("level", "expected"), [(65535, 255), (4095, 15)])
-@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+@pytest.mark.parametrize("suffix", ["png", "tif"])
 def test_the_largest_value_of_16_bits_is_taken_for_white(tmp_path, suffix, level, expected):
     path = tmp_path / f"image.{suffix}"
     Image.fromarray(np.full((8, 8), level, np.uint16)).save(path)
@@ -230,8 +229,8 @@ def test_ink_on_a_transparent_ground_lies_on_white(tmp_path):
     assert (pixels[:, :8] == 255).all() and (pixels[:, 8:] == 0).all()
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("F", "floating-point numbers"), ("I", "32-bit integers")])
-def test_pixels_that_cannot_be_used_are_refused(tmp_path, mode, kind):
+@pytest.mark.parametrize("mode", ["F", "I"])
+def test_pixels_that_cannot_be_used_are_refused(tmp_path, mode):
     Image.new(mode, (64, 64), 300).save(tmp_path / "image.tif")
-    with pytest.raises(UserError, match=f"image.tif: its pixels are {kind}, which need not end at white"):
+    with pytest.raises(UserError, match="image.tif: its pixels have more than 16 bits"):
         read_image(tmp_path / "image.tif", (64, 64, 1))

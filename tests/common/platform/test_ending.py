@@ -78,3 +78,8 @@ def test_a_program_whose_reader_has_ended_ends_quietly():
     command = '"$0" -c "$1" | head -1; exit ${PIPESTATUS[0]}'
     done = run("bash", "-c", command, sys.executable, program, PYTHONPATH=str(REPOSITORY), expect=141)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_an_error_of_memory_is_one_line():
+    program = "import numpy\nfrom common.platform.ending import *\nwith as_program('p'): numpy.zeros(2**50)"
+    assert python(program, expect=1).stderr.startswith("p: error: out of memory: Unable to allocate")

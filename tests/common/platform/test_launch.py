@@ -80,8 +80,6 @@ def test_lightning_starts_further_replicas_itself():
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({**TORCHRUN, "RANK": "abc"}, "RANK abc: this variable of the environment should be a number from 0 on"),
-        ({**TORCHRUN, "WORLD_SIZE": ""}, "WORLD_SIZE unset: "),
         ({**TORCHRUN, "WORLD_SIZE": "3"}, "torchrun has started 3 processes; each node needs equally many"),
         ({"LOCAL_RANK": "1"}, "LOCAL_RANK 1: this variable of the environment says that this is one of several"),
         ({**SLURM, "SLURM_STEP_NUM_TASKS": "3"}, "Slurm has started 3 processes; each node needs equally many"),

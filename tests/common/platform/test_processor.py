@@ -8,7 +8,7 @@ import pytest
 from conftest import CPU, REPOSITORY, program_of, run
 
 from common.platform import processor
-from common.platform.processor import FINDING_VARIABLE, LIMIT, LIMIT_VARIABLE, processor_note
+from common.platform.processor import LIMIT, LIMIT_VARIABLE, processor_note
 from common.record.results import read_result
 from common.resolve import prepare_processor
 from common.spec.options import TrainConfig
@@ -45,8 +45,7 @@ class Machine:
 
     def prepare(self, **options):
         """Returns the limit that is set."""
-        for name in (LIMIT_VARIABLE, FINDING_VARIABLE):
-            os.environ.pop(name, None)
+        os.environ.pop(LIMIT_VARIABLE, None)
         prepare_processor(TrainConfig(**{"precision": "bf16-mixed", **options}), "torch", "pt_impl.precision")
         return os.environ.get(LIMIT_VARIABLE)
 
@@ -57,9 +56,8 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    for name in (LIMIT_VARIABLE, FINDING_VARIABLE):
-        monkeypatch.setenv(name, "")  # so that pytest restores the variable at the end
-        os.environ.pop(name)
+    monkeypatch.setenv(LIMIT_VARIABLE, "")  # so that pytest restores the variable at the end
+    os.environ.pop(LIMIT_VARIABLE)
     monkeypatch.setattr(processor, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{REPOSITORY}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -107,27 +105,20 @@ def test_another_version_precision_or_machine_is_tried_again(machine, monkeypatc
     assert machine.probes == 4
 
 
-# --- Whole runs ---
-
-
-def train(implementation, folder, *options):
-    """Two steps; returns the process and its result."""
-    size = ("--max-steps", 2, "--train-size", 64, "--batch-size", 16, "--run-dir", folder / "run")
-    return run(*program_of(implementation), *CPU, *size, *options), read_result(folder / "run")
-
-
-def test_a_limit_set_by_the_user_is_kept_and_reported(machine, monkeypatch, tmp_path):
+def test_a_limit_set_by_the_user_is_kept(machine, monkeypatch):
     monkeypatch.setenv(LIMIT_VARIABLE, "AVX512_CORE")
-    _, result = train("pt", tmp_path, "--precision", "bf16-mixed")
+    prepare_processor(TrainConfig(precision="bf16-mixed"), "torch", "pt_impl.precision")
     assert machine.probes == 0
-    assert result.processor_note == "instructions up to AVX512_CORE (ONEDNN_MAX_CPU_ISA), as set in the environment"
+    assert processor_note() == "instructions up to AVX512_CORE (ONEDNN_MAX_CPU_ISA), as set in the environment"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("implementation", "devices"), [("tf", 1), ("pt", 2), ("ptl", 2)])
 def test_a_run_uses_the_instructions_that_work(machine, tmp_path, implementation, devices):
     machine.ends(-SIGILL)
-    done, result = train(implementation, tmp_path, "--precision", "bf16-mixed", "--devices", devices)
+    options = (*CPU, "--max-steps", 2, "--train-size", 64, "--batch-size", 16, "--run-dir", tmp_path / "run")
+    done = run(*program_of(implementation), *options, "--precision", "bf16-mixed", "--devices", devices)
+    result = read_result(tmp_path / "run")
     assert result.config.precision == "bf16-mixed"
     assert result.processor_note == (
         "instructions up to AVX512_CORE_FP16 (ONEDNN_MAX_CPU_ISA), since half precision crashes (SIGILL) on others that"

@@ -67,5 +67,9 @@ def test_energy_and_use_are_those_of_the_gpus_that_cuda_sees(monkeypatch, nvml):
     for listed, found in (("1", ["1"]), ("1,0", ["1", "0"]), ("GPU-b", ["GPU-b"])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", listed)
         assert visible_gpus(len(found)) == found
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
+
+    def fail():
+        raise OSError
+
+    monkeypatch.setattr(sys.modules["pynvml"], "nvmlInit", fail)  # there is no driver
     assert visible_gpus(1) == [] and Monitor(os.getpid(), 1).energy.joules is None

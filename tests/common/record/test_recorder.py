@@ -5,7 +5,7 @@ from common.platform.errors import UserError
 from common.record import monitor
 from common.record.recorder import Framework, Recorder
 from common.record.results import EpochLine, TurnLine, read_metrics, read_result, read_step_losses
-from common.record.run_folder import prepare_run_dir, with_run_dir
+from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
 from common.record.turns import Turn
 from common.spec.options import TrainConfig
@@ -167,10 +167,12 @@ def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
 
 
 def test_a_folder_that_holds_a_run_is_refused_but_not_one_of_a_dry_run(tmp_path):
+    experiment = Experiment.make(TrainConfig(run_dir=tmp_path))
     for file in ("config.json", "metrics.jsonl"):
-        (prepare_run_dir(tmp_path, "name") / file).touch()
+        with_run_dir(experiment, "name")
+        (tmp_path / file).touch()
     with pytest.raises(UserError, match="holds a run already"):
-        prepare_run_dir(tmp_path, "name")
+        with_run_dir(experiment, "name")
 
 
 def test_a_call_may_take_more_steps_than_the_next_look_is_away(tmp_path, clock):
