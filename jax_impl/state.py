@@ -22,11 +22,7 @@ SLOTS: dict[type[rules.Rule], dict[str, str]] = {
 
 
 def get_state(
-    experiment: Experiment,
-    network: Network,
-    optimizer: nnx.Optimizer[Network],
-    scale: LossScale | None,
-    step: int,
+    experiment: Experiment, network: Network, optimizer: nnx.Optimizer[Network], scale: LossScale | None, step: int
 ) -> TrainState:
     """The state after `step` steps. Every process must call it: each may have only a part."""
     slots = {
