@@ -65,15 +65,12 @@ class Shards:
     def __init__(self, experiment: Experiment, num_replicas: int, trains: bool) -> None:
         dataset, plan = experiment.dataset, experiment.plan
         self.experiment, self.num_replicas, self.trains = experiment, num_replicas, trains
+        self.augmentation = experiment.augmentation if trains else None
         if trains:
-            self.images, self.labels, self.augmentation = (
-                dataset.train_images,
-                dataset.train_labels,
-                experiment.augmentation,
-            )
+            self.images, self.labels = dataset.train_images, dataset.train_labels
             self.batch_size, self.epochs = plan.batch_size, (plan.epochs_done, plan.num_epochs)
         else:
-            self.images, self.labels, self.augmentation = dataset.test_images, dataset.test_labels, None
+            self.images, self.labels = dataset.test_images, dataset.test_labels
             self.batch_size, self.epochs = EVAL_BATCH_SIZE, (0, 2**62)
         self.set_epoch(self.epochs[0])
 
