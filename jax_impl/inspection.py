@@ -42,10 +42,9 @@ def save_first_batch(
     outputs, gradients = compute(watch_activations(network, experiment.network), batch)
     outputs["input"] = batch.inputs[0] if experiment.network.drops else batch.inputs
     real = to_host(batch.weights) > 0
-    named: dict[str, Any] = {canonical_name(path): leaf[...] for path, leaf in nnx.to_flat_state(gradients)}
     recorder.save_first_batch(
         {name: to_host(output)[real] for name, output in outputs.items()},
-        {name: to_host(gradient) for name, gradient in named.items()},
+        {canonical_name(path): to_host(leaf[...]) for path, leaf in nnx.to_flat_state(gradients)},
     )
 
 
