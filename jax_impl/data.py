@@ -71,43 +71,46 @@ class Prepare:
 
 
 class Batches:
-    """The batches of a set.
+    """The batches of the training set, shuffled; or those of the test set, in its own order.
 
     Args:
-      size: of a batch.
       sharding: how the first axis of a batch is divided among the devices.
+      trains: whether they are those of the training set.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        images: Images,
-        labels: Labels,
-        size: int,
-        augmentation: Augmentation | None,
-        sharding: NamedSharding,
-    ) -> None:
-        self.experiment, self.augmentation = experiment, augmentation
-        self.images, self.labels, self.sharding = images, labels, sharding
-        self.dtype, self.num_shards = np.dtype(DTYPES[experiment.config.precision]), experiment.config.num_shards
-        self.shard_size = -(-min(size, len(labels)) // self.num_shards)
-        self.num_batches = -(-len(labels) // size)  # of the whole set
-        self.prepare = Prepare(experiment, augmentation)
+    def __init__(self, experiment: Experiment, sharding: NamedSharding, trains: bool) -> None:
+        dataset, config = experiment.dataset, experiment.config
+        self.experiment, self.sharding, self.trains = experiment, sharding, trains
+        if trains:
+            self.images, self.labels, self.size = dataset.train_images, dataset.train_labels, config.batch_size
+        else:
+            self.images, self.labels, self.size = dataset.test_images, dataset.test_labels, EVAL_BATCH_SIZE
+        self.augmentation = experiment.augmentation if trains else None
+        self.dtype, self.num_shards = np.dtype(DTYPES[config.precision]), config.num_shards
+        self.shard_size = -(-min(self.size, len(self.labels)) // self.num_shards)
+        self.num_batches = -(-len(self.labels) // self.size)  # of the whole set
+        self.prepare = Prepare(experiment, self.augmentation)
         self.prepare_compiled = jax.jit(self.prepare)
 
-    def padded(
-        self, order: NDArray[np.int64], bounds: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The visits in each batch, int64 (batches, n), and which of them are not padding, bool (batches, n).
-
-        Args:
-          order: the visits of all examples.
-          bounds: int64 (batches, replicas, 3): start and stop of each shard, see `common.spec.batches.shards`.
-        """
+    def rows(self, epoch: int = 0) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
+        """The visits, int64 (batches, n), and weights, (batches, n), of an epoch of training, counted from 0."""
+        seed, plan, num_examples = self.experiment.config.seed, self.experiment.plan, len(self.labels)
+        if self.trains:
+            order = visits(epoch + 1, epoch_order(seed, epoch + 1, num_examples))
+            bounds = plan.shards(epoch + 1, self.num_shards)
+        else:
+            order, bounds = np.arange(num_examples), shards(num_examples, self.size, self.num_shards)
         places = bounds[:, :, :1] + np.arange(self.shard_size)
-        real = places < bounds[:, :, 1:2]
-        visits = order[np.where(real, places, 0)]
-        return visits.reshape(len(bounds), -1), real.reshape(len(bounds), -1)
+        real = places < bounds[:, :, 1:2]  # not padding
+        of_batches = order[np.where(real, places, 0)].reshape(len(bounds), -1)
+        real = real.reshape(len(bounds), -1)
+        if self.trains:
+            return of_batches, (real / bounds[:, 0, 2:]).astype(self.dtype)
+        return of_batches, real.astype(self.dtype)
+
+    def epoch(self, epoch: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch of training, counted from 0, or of the test set."""
+        return itertools.starmap(self.batch, zip(*self.rows(epoch), strict=True))
 
     def own(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Of rows (..., n) of a batch, those whose examples are on this process's devices."""
@@ -130,41 +133,3 @@ class Batches:
         images, labels = self.stored(visits)
         inputs = self.prepare_compiled(self.divided(images), self.divided(visits))
         return Batch(inputs, self.divided(labels), self.divided(weights))
-
-
-class TrainBatches(Batches):
-    """Those of the training set."""
-
-    def __init__(self, experiment: Experiment, sharding: NamedSharding) -> None:
-        dataset, config = experiment.dataset, experiment.config
-        arrays = dataset.train_images, dataset.train_labels
-        super().__init__(experiment, *arrays, config.batch_size, experiment.augmentation, sharding)
-        self.seed, self.plan = config.seed, experiment.plan
-
-    def rows(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
-        """The visits, int64 (batches, n), and weights, (batches, n), of an epoch, counted from 0; shuffled."""
-        order = visits(epoch + 1, epoch_order(self.seed, epoch + 1, self.plan.train_size))
-        bounds = self.plan.shards(epoch + 1, self.num_shards)
-        of_batches, real = self.padded(order, bounds)
-        return of_batches, (real / bounds[:, 0, 2:]).astype(self.dtype)
-
-    def epoch(self, epoch: int) -> Iterator[Batch]:
-        """The batches of an epoch, counted from 0."""
-        return itertools.starmap(self.batch, zip(*self.rows(epoch), strict=True))
-
-
-class TestBatches(Batches):
-    """Those of the test set, in its own order."""
-
-    def __init__(self, experiment: Experiment, sharding: NamedSharding) -> None:
-        dataset = experiment.dataset
-        super().__init__(experiment, dataset.test_images, dataset.test_labels, EVAL_BATCH_SIZE, None, sharding)
-        self.bounds = shards(len(dataset.test_labels), EVAL_BATCH_SIZE, self.num_shards)
-
-    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.floating]]:
-        """The visits, int64 (batches, n), and weights, (batches, n)."""
-        of_batches, real = self.padded(np.arange(len(self.labels)), self.bounds)
-        return of_batches, real.astype(self.dtype)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return itertools.starmap(self.batch, zip(*self.rows(), strict=True))

@@ -13,7 +13,7 @@ from common.record.recorder import Recorder
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.layers import Conv, Dense
 from common.spec.networks import NetworkSpec, Weights
-from jax_impl.data import Batch, Prepare, TrainBatches
+from jax_impl.data import Batch, Batches, Prepare
 from jax_impl.networks import PASS, Network, cross_entropy, make_network
 from jax_impl.precision import DTYPES
 from jax_impl.weights import canonical_name, load_weights, to_host
@@ -26,7 +26,7 @@ def save_first_batch(
 ) -> None:
     """Writes every layer's output and every parameter's gradient on the first batch, before any step."""
     dtype = DTYPES[experiment.config.precision]
-    batch = next(TrainBatches(experiment, sharding).epoch(experiment.plan.epochs_done))
+    batch = next(Batches(experiment, sharding, trains=True).epoch(experiment.plan.epochs_done))
 
     @nnx.jit
     def compute(network: Network, batch: Batch) -> tuple[dict[str, jax.Array], nnx.State]:
@@ -42,10 +42,9 @@ def save_first_batch(
     outputs, gradients = compute(watch_activations(network, experiment.network), batch)
     outputs["input"] = batch.inputs[0] if experiment.network.drops else batch.inputs
     real = to_host(batch.weights) > 0
-    named: dict[str, Any] = {canonical_name(path): leaf[...] for path, leaf in nnx.to_flat_state(gradients)}
     recorder.save_first_batch(
         {name: to_host(output)[real] for name, output in outputs.items()},
-        {name: to_host(gradient) for name, gradient in named.items()},
+        {canonical_name(path): to_host(leaf[...]) for path, leaf in nnx.to_flat_state(gradients)},
     )
 
 

@@ -8,7 +8,7 @@ from flax import nnx
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.update_rule import LossScaling
-from jax_impl.data import TestBatches, TrainBatches
+from jax_impl.data import Batches
 from jax_impl.inspection import save_first_batch
 from jax_impl.networks import make_losses, make_network
 from jax_impl.optimizer import make_optimizer
@@ -46,12 +46,12 @@ def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Record
         train_steps, evaluate = tuned.train_steps, tuned.evaluate
         state_after = functools.partial(tuned.state_after, state_after)
     else:
-        kinds = TrainBatches, TestBatches
+        kind = Batches
         if config.mode == "tutorial":
             from jax_impl import tutorial
 
-            kinds = tutorial.TutorialTrainBatches, tutorial.TutorialTestBatches
-        train_batches, test_batches = (kind(experiment, sharding) for kind in kinds)
+            kind = tutorial.ImageByImage
+        train_batches, test_batches = (kind(experiment, sharding, trains) for trains in (True, False))
         take_step = functools.partial(nnx.jit(step), network, optimizer, scale)
         evaluate_batch = functools.partial(nnx.jit(scores), network)
         train_steps, evaluate = make_loop(experiment, train_batches, test_batches, take_step, evaluate_batch)

@@ -23,10 +23,6 @@ def tuned_settings(config: TrainConfig) -> Settings:
     return gpu_settings(config) if config.accelerator == "gpu" else Settings()
 
 
-class ScaleVariable(nnx.Variable[jax.Array]):
-    """A part of the state of loss scaling."""
-
-
 class LossScale(nnx.Module):
     """The rule of torch.amp.GradScaler, see common.spec.update_rule.
 
@@ -36,9 +32,9 @@ class LossScale(nnx.Module):
 
     def __init__(self, rule: LossScaling) -> None:
         self.rule = rule
-        self.scale = ScaleVariable(jnp.array(rule.initial, jnp.float32))
-        self.good_steps = ScaleVariable(jnp.array(0, jnp.int32))
-        self.skipped = ScaleVariable(jnp.array(0, jnp.int32))
+        self.scale = nnx.Variable(jnp.array(rule.initial, jnp.float32))
+        self.good_steps = nnx.Variable(jnp.array(0, jnp.int32))
+        self.skipped = nnx.Variable(jnp.array(0, jnp.int32))
 
     def get_state(self) -> ScaleState:
         return ScaleState(*(variable[...].item() for variable in (self.scale, self.good_steps, self.skipped)))

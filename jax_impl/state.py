@@ -22,24 +22,15 @@ SLOTS: dict[type[rules.Rule], dict[str, str]] = {
 
 
 def get_state(
-    experiment: Experiment,
-    network: Network,
-    optimizer: nnx.Optimizer[Network],
-    scale: LossScale | None,
-    step: int,
+    experiment: Experiment, network: Network, optimizer: nnx.Optimizer[Network], scale: LossScale | None, step: int
 ) -> TrainState:
     """The state after `step` steps. Every process must call it: each may have only a part."""
     slots = {
         slot: to_canonical(network.layout, to_arrays(own))
         for slot, own in slot_variables(experiment, optimizer).items()
     }
-    return TrainState(
-        step,
-        get_weights(network),
-        slots,
-        scale.get_state() if scale else None,
-        tuple(name for name, variable in named_parameters(network).items() if replicas_differ(variable[...])),
-    )
+    differ = tuple(name for name, variable in named_parameters(network).items() if replicas_differ(variable[...]))
+    return TrainState(step, get_weights(network), slots, scale.get_state() if scale else None, differ)
 
 
 def set_state(experiment: Experiment, optimizer: nnx.Optimizer[Network], scale: LossScale | None) -> None:

@@ -11,7 +11,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.batches import summed
 from common.spec.state import TrainState
-from jax_impl.data import Batch, TestBatches, TrainBatches
+from jax_impl.data import Batch, Batches
 from jax_impl.inspection import predict
 from jax_impl.networks import Losses, Network
 from jax_impl.precision import LossScale
@@ -95,8 +95,8 @@ def eval_step(losses_of: Losses, network: Network, batch: Batch) -> tuple[jax.Ar
 
 def make_loop(
     experiment: Experiment,
-    train_batches: TrainBatches,
-    test_batches: TestBatches,
+    train_batches: Batches,
+    test_batches: Batches,
     take_step: Callable[[list[Batch]], LossAndCorrect],
     evaluate_batch: Callable[[Batch], tuple[jax.Array, jax.Array, jax.Array]],
 ) -> tuple[Callable[[int], Iterator[LossAndCorrect]], Callable[[], tuple[float, int, int]]]:
@@ -111,7 +111,7 @@ def make_loop(
     def evaluate() -> tuple[float, int, int]:
         """Sum of losses, number of correct answers and of examples of the whole test set, each example once."""
         # Sums in 64 bits, which weight all examples equally, instead of the mean of the batches' means in 32 bits.
-        sums = [evaluate_batch(batch) for batch in test_batches]
+        sums = [evaluate_batch(batch) for batch in test_batches.epoch()]
         loss_sum, correct, count = (sum(part.item() for part in column) for column in zip(*sums, strict=True))
         return loss_sum, correct, count
 

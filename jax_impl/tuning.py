@@ -21,7 +21,7 @@ from common.record.recorder import Recorder
 from common.spec.options import TrainConfig
 from common.spec.randomness import positions
 from common.spec.state import TrainState
-from jax_impl.data import Batch, Batches, TestBatches, TrainBatches
+from jax_impl.data import Batch, Batches
 from jax_impl.train import LossAndCorrect
 from jax_impl.weights import put
 
@@ -126,7 +126,7 @@ class TunedLoop:
         self.step, self.eval_step = steps
         self.graph, state = nnx.split(trained)
         self.arrays, self.tree = jax.tree.flatten(state)  # which a call passes faster than the state
-        self.train_batches, self.test_batches = TrainBatches(experiment, sharding), TestBatches(experiment, sharding)
+        self.train_batches, self.test_batches = (Batches(experiment, sharding, trains) for trains in (True, False))
         source = Resident if experiment.is_resident else Streamed
         self.training, self.testing = source(self.train_batches), source(self.test_batches)
         options = compiler_options(config)

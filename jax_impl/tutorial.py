@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from common.spec.augmentation import AugmentationDraws
-from jax_impl.data import Batch, Batches, TestBatches, TrainBatches
+from jax_impl.data import Batch, Batches
 
 
 class ImageByImage(Batches):
@@ -51,11 +51,3 @@ class ImageByImage(Batches):
             pixels = pixels[:, ::-1] if draws.flipped else pixels
         mean, factor = self.normalisation
         return (pixels - mean) * factor
-
-
-class TutorialTrainBatches(ImageByImage, TrainBatches):
-    """Those of the training set."""
-
-
-class TutorialTestBatches(ImageByImage, TestBatches):
-    """Those of the test set."""

@@ -132,7 +132,29 @@ def train(experiment: Experiment, recorder: Recorder) -> None:
 # --- What `common/` asks of a framework ---
 
 
+if keras.backend.backend() == "torch":
+    import torch
+
+    from pt_impl.backend import Torch as Library
+    from pt_impl.replicas import setup_replica_process
+
+    CUDA, count_gpus = torch.version.cuda, torch.cuda.device_count
+
+    def setup_process(config: TrainConfig) -> None:
+        setup_replica_process(config)
+        torch.set_default_device("cuda" if config.accelerator == "gpu" else "cpu")
+
+else:
+    from jax_impl.backend import Jax as Library
+    from jax_impl.replicas import count_gpus, cuda_version, setup_process
+
+    CUDA = cuda_version()
+
+
 class KerasOnOneDevice(Backend):
+    name = f"keras_{keras.backend.backend()}"
+    device_name, ran_out_of_memory = Library.device_name, Library.ran_out_of_memory
+
     def resolve(self, config: TrainConfig) -> TrainConfig:
         for option, asked in (
             ("--accumulate-grad-batches", config.accumulate_grad_batches > 1),
@@ -143,12 +165,12 @@ class KerasOnOneDevice(Backend):
                 raise UserError(
                     f"{option}: {self.title} does not have it; Keras on TensorFlow or another framework may"
                 )
-        num_gpus = 0 if config.accelerator == "cpu" else self.num_gpus()
-        config = resolve_devices(config, self.title, num_gpus, Launch.read(), (), self.cuda)
+        num_gpus = 0 if config.accelerator == "cpu" else count_gpus()
+        config = resolve_devices(config, self.title, num_gpus, Launch.read(), (), CUDA)
         return resolve_settings(config, Settings())
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
-        self.setup(experiment.config)
+        setup_process(experiment.config)
         keras.config.set_floatx(DTYPES[experiment.config.precision])  # fit cuts arrays to it, whatever the policy
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
@@ -170,38 +192,4 @@ class KerasOnOneDevice(Backend):
         return predict(experiment, network)
 
 
-if keras.backend.backend() == "torch":
-    import torch
-
-    from pt_impl.backend import Torch
-    from pt_impl.replicas import setup_replica_process
-
-    class KerasOnTorch(KerasOnOneDevice):
-        name, cuda = "keras_torch", torch.version.cuda
-
-        def num_gpus(self) -> int:
-            return torch.cuda.device_count()
-
-        def setup(self, config: TrainConfig) -> None:
-            setup_replica_process(config)
-            torch.set_default_device("cuda" if config.accelerator == "gpu" else "cpu")
-
-        device_name, ran_out_of_memory = Torch.device_name, Torch.ran_out_of_memory
-
-    BACKEND: KerasOnOneDevice = KerasOnTorch()
-else:
-    from jax_impl.backend import Jax
-    from jax_impl.replicas import count_gpus, cuda_version, setup_process
-
-    class KerasOnJax(KerasOnOneDevice):
-        name, cuda = "keras_jax", cuda_version()
-
-        def num_gpus(self) -> int:
-            return count_gpus()
-
-        def setup(self, config: TrainConfig) -> None:
-            setup_process(config)
-
-        device_name, ran_out_of_memory = Jax.device_name, Jax.ran_out_of_memory
-
-    BACKEND = KerasOnJax()
+BACKEND = KerasOnOneDevice()

@@ -12,7 +12,7 @@ from common.record.recorder import Recorder
 from common.spec.state import TrainState
 from keras_impl.data import WeightedBatch, weighted_signature
 from keras_impl.tutorial import make_loss
-from tf_impl.data import TrainShards
+from tf_impl.data import Shards
 from tf_impl.inspection import predict
 from tf_impl.networks import DTYPES, make_losses
 from tf_impl.optimizer import Optimizer
@@ -113,11 +113,7 @@ class Recording(keras.callbacks.Callback):
     """Reports to the recorder what the written-out loops of the other implementations report."""
 
     def __init__(
-        self,
-        recorder: Recorder,
-        network: keras.Model,
-        batches: TrainShards,
-        get_state: Callable[[int], TrainState],
+        self, recorder: Recorder, network: keras.Model, batches: Shards, get_state: Callable[[int], TrainState]
     ) -> None:
         """`batches`: the training shards, told each epoch; `get_state`: number of steps -> the state after them."""
         super().__init__()

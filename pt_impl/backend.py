@@ -3,7 +3,6 @@
 import os
 import shlex
 import shutil
-import signal
 import sys
 from contextlib import suppress
 
@@ -19,11 +18,8 @@ from common.platform.ending import as_program, comes_again, ctrl_c_waits, end_by
 from common.platform.errors import RunError, UserError, describe_signal
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
-from common.platform.rendezvous import LOOPBACK
 from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Recorder
-from common.record.run_folder import with_run_dir
-from common.record.timeline import Timeline
 from common.resolve import resolve_devices, resolve_settings
 from common.spec.options import Strategy, TrainConfig
 from pt_impl import replicas
@@ -82,6 +78,7 @@ class Torch(Backend):
     def leave(self) -> None:
         if dist.is_initialized():
             dist.barrier()
+            dist.destroy_process_group()
 
     def device_name(self, config: TrainConfig) -> str:
         """The processor's or the first GPU's name, or both where a pipeline has both."""
@@ -128,63 +125,57 @@ class PyTorch(Torch):
     rank: int  # of this process, once it has joined
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
-        """Makes this process the only one of the run."""
-        self.rank, self.device = 0, replicas.join_replica_group(experiment.config, 0)
+        if launch.world_size is not None:
+            replicas.prepare_rendezvous(launch)
+        self.rank = launch.rank or 0
+        self.device = replicas.join_replica_group(experiment.config, self.rank, launch.local_rank)
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment, self.rank, self.device, recorder), recorder)
 
     def run(self, config: TrainConfig) -> None:
         """One run. Under a launcher this process is one of its ranks; otherwise it starts one for each device."""
-        launch = Launch.read()
         config = self.resolve(config)
-        if launch.world_size is not None:
-            assert launch.rank is not None
-            replicas.prepare_rendezvous(launch)
-            self.run_rank(launch.rank, launch.local_rank, config, Timeline.begin(launch.first_pid))
-        elif config.dry_run:
-            with_run_dir(self.make_experiment(config), self.name)
-        elif not replicas.has_group(config):
-            super().run(config)
+        if Launch.read().world_size is None and replicas.has_group(config):
+            run_ranks(config)
         else:
-            replicas.tell_rendezvous(LOOPBACK, replicas.host_store(LOOPBACK))
-            with ctrl_c_waits():
-                ranks = multiprocessing.spawn(
-                    self.run_spawned, (config, Timeline.begin(launch.first_pid)), nprocs=config.devices, join=False
-                )
-            wait_for(ranks)
+            super().run(config)
 
-    def run_spawned(self, rank: int, config: TrainConfig, timeline: Timeline) -> None:
-        with as_program("python -m pt_impl", shown=rank == 0):
-            self.run_rank(rank, rank, config, timeline)
 
-    def run_rank(self, rank: int, local_rank: int, config: TrainConfig, timeline: Timeline) -> None:
-        """The whole run of one rank, in a process of its own."""
-        timeline.enter("build")
-        self.rank, self.device = rank, replicas.join_replica_group(config, rank, local_rank)
-        timeline.enter("data")
-        self.run_process(self.make_together(config), timeline, rank=rank, measures=local_rank == 0)
-        if dist.is_initialized():
-            dist.destroy_process_group()
+def run_ranks(config: TrainConfig) -> None:
+    """Starts the ranks, each in a process, and waits until all have ended.
 
-    def make_together(self, config: TrainConfig) -> Experiment:
-        """Rank 0 makes the run folder and downloads data before the other ranks read. If it fails, all ranks end."""
-        outcome: list[TrainConfig | UserError | None] = [None]
-        experiment = None
-        if self.rank == 0:
-            try:
-                experiment = with_run_dir(self.make_experiment(config), self.name)
-                outcome = [experiment.config]
-            except UserError as error:
-                outcome = [error]
-        if dist.is_initialized():
-            dist.broadcast_object_list(outcome)
-        if isinstance(outcome[0], UserError):
-            if self.rank == 0:
-                raise outcome[0]
-            sys.exit(outcome[0].exit_status)  # rank 0 prints why
-        assert outcome[0] is not None
-        return experiment or self.make_experiment(outcome[0])
+    Passes a signal on to them: they may write a checkpoint first. A second one, a second later, ends all at once.
+    """
+    arrived: dict[int, float] = {}  # see comes_again
+
+    def pass_on(number: int, _: object) -> None:
+        if comes_again(number, arrived):
+            end_by_signal(number)  # the kernel ends the ranks, too
+        for process in ranks.processes:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+    replicas.prepare_rendezvous(Launch.read())
+    with ctrl_c_waits():
+        ranks = multiprocessing.spawn(run_rank, (config,), nprocs=config.devices, join=False)
+    take_signals(pass_on)
+    try:
+        while not ranks.join(grace_period=GRACE_SECONDS):
+            pass
+    except multiprocessing.ProcessExitedException as error:
+        if error.exit_code > 0:
+            sys.exit(error.exit_code)  # it has printed why
+        raise RunError(f"replica {error.error_index} was ended by {describe_signal(-error.exit_code)}") from None
+
+
+def run_rank(rank: int, config: TrainConfig) -> None:
+    """The run of one rank, which finds itself as if torchrun had started it."""
+    size = str(config.devices)
+    os.environ |= {"TORCHELASTIC_RUN_ID": "alone", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+    with as_program("python -m pt_impl", shown=rank == 0):
+        BACKEND.run(config)
 
 
 def check_compiler(config: TrainConfig) -> None:
@@ -196,33 +187,6 @@ def check_compiler(config: TrainConfig) -> None:
         raise UserError(f"--compile true: PyTorch needs a C++ compiler, and {compiler} is not installed")
     if config.save_first_batch:
         raise UserError("--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false")
-
-
-def wait_for(ranks: multiprocessing.ProcessContext) -> None:
-    """Waits until all ranks have ended.
-
-    Passes a signal on to them: they may write a checkpoint first. A second one, a second later, ends all at once.
-    """
-    passed_on: dict[int, float] = {}  # see comes_again
-
-    def pass_on(number: int, _: object) -> None:
-        at_once = comes_again(number, passed_on)
-        for process in ranks.processes:
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL if at_once else number)
-        if at_once:
-            end_by_signal(number)
-
-    take_signals(pass_on)
-    try:
-        while not ranks.join(grace_period=GRACE_SECONDS):
-            pass
-    except multiprocessing.ProcessExitedException as error:
-        if error.exit_code > 0:
-            sys.exit(error.exit_code)  # it has printed why
-        if -error.exit_code in passed_on:
-            end_by_signal(-error.exit_code)
-        raise RunError(f"replica {error.error_index} was ended by {describe_signal(-error.exit_code)}") from None
 
 
 BACKEND = PyTorch()

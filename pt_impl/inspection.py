@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import nn
 
@@ -14,7 +13,7 @@ from common.record.recorder import Recorder
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.layers import Conv, Dense
 from common.spec.networks import NetworkSpec, Weights
-from pt_impl.data import Batch, Prepare
+from pt_impl.data import Prepare
 from pt_impl.networks import make_network
 from pt_impl.precision import make_autocast
 from pt_impl.replicas import gather_over_replicas, sum_over_replicas
@@ -24,21 +23,15 @@ from pt_impl.weights import flattened_to_canonical, load_weights, statistics_kep
 
 
 def save_first_batch(
-    experiment: Experiment,
-    model: nn.Module,
-    network: nn.Module,
-    autocast: torch.autocast,
-    batch: Batch,
-    recorder: Recorder,
+    experiment: Experiment, network: nn.Module, backward: Callable[[], object], recorder: Recorder
 ) -> None:
-    """Writes every layer's output and every parameter's gradient on a batch, before any step."""
-    inputs, labels, count = batch
+    """Writes every layer's output and every parameter's gradient on a batch, before any step.
+
+    `backward`: adds the gradients of the batch.
+    """
     outputs, hooks = watch_activations(network, experiment.network)
     with statistics_kept(network):
-        with autocast:
-            smoothing = experiment.config.label_smoothing
-            loss = F.cross_entropy(model(inputs), labels, reduction="sum", label_smoothing=smoothing) / count
-        (loss * experiment.config.num_shards).backward()
+        backward()
     for hook in hooks:
         hook.remove()
     write_first_batch(experiment, network, outputs, recorder)

@@ -73,7 +73,7 @@ def give_visits(network: nn.Module, args: tuple[Any, ...]) -> tuple[torch.Tensor
     images, visits = args[0]
     for layer in network.modules():
         if isinstance(layer, Dropout):
-            layer.draw_for(visits)
+            layer.visits = visits
     return (images,)
 
 
@@ -83,17 +83,15 @@ class Dropout(nn.Module):
     Used instead of nn.Dropout, whose random numbers depend on the replica, the batch and all earlier draws.
 
     `stream`: 0 for a network's first dropout layer, 1 for its second.
+    `visits`: int64 (n,), of the images that come next; in evaluation they are not used.
     """
+
+    visits: torch.Tensor | None = None
 
     def __init__(self, rate: float, seed: int, stream: int) -> None:
         super().__init__()
         self.threshold, self.seed, self.stream = dropout_threshold(rate), seed, FIRST_DROPOUT + stream
         self.scale = RESOLUTION / (RESOLUTION - self.threshold)
-        self.visits: torch.Tensor | None = None
-
-    def draw_for(self, visits: torch.Tensor | None) -> None:
-        """Says which images come next. `visits`: int64 (n,); in evaluation they are not used."""
-        self.visits = visits
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (n, C, H, W) or (n, units)."""

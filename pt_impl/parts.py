@@ -56,9 +56,6 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
 
     if config.mode == "tuned" and config.compile and not captured:
         tuning.compile_ahead(model, autocast, train_batches, experiment.network.image_shape)
-    if config.save_first_batch:
-        first_batch = to_device(next(iter(train_batches)), device)
-        save_first_batch(experiment, model, network, autocast, first_batch, recorder)
 
     if config.strategy == "pipeline":
         stages = pipeline.Pipeline(network, rank, config, autocast)
@@ -66,6 +63,10 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
     else:
         criterion = make_criterion(experiment.network, reduction, config.label_smoothing)
         compute = functools.partial(of_mode, model, criterion, scaler, autocast, config)
+        if config.save_first_batch:
+            first_batch, unscaled = to_device(next(iter(train_batches)), device), torch.amp.GradScaler(enabled=False)
+            backward = functools.partial(of_mode, model, criterion, unscaled, autocast, config, first_batch)
+            save_first_batch(experiment, network, backward, recorder)
         if captured:
             compute = tuning.CapturedPass(compute, model, train_batches, experiment.network.image_shape)
         compute_scores = functools.partial(eval_step, network, make_criterion(experiment.network, "none"), autocast)

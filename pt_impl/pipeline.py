@@ -22,7 +22,7 @@ class Stage(nn.Sequential):
     def forward(self, x: torch.Tensor, visits: torch.Tensor | None = None) -> torch.Tensor:
         for layer in self:
             if isinstance(layer, Dropout):
-                layer.draw_for(visits)
+                layer.visits = visits
             x = layer(x)
         return x
 
@@ -39,35 +39,29 @@ def take_stage(network: nn.Module, spec: NetworkSpec, rank: int) -> Stage:
     return Stage(OrderedDict((name, layers[name]) for name in (names[:cut], names[cut:])[rank]))
 
 
-class StageOnDevice(nn.Module):
-    """A stage with the transfers to and from its device. Between a CPU and a GPU, tensors are sent through the host."""
-
-    def __init__(self, stage: Stage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
-        super().__init__()
-        self.stage, self.is_last, self.autocast = stage, rank == 1, autocast
-        self.device = next(stage.parameters()).device
-        self.sends_from = self.device if len(set(config.stages_on)) == 1 else torch.device("cpu")
-
-    def forward(self, x: torch.Tensor, visits: torch.Tensor | None = None) -> torch.Tensor:
-        with self.autocast:
-            x = self.stage(x.to(self.device), visits)
-        return x if self.is_last else x.to(self.sends_from).contiguous()
-
-
-class Pipeline:
+class Pipeline(nn.Module):
     """Passes batches through both stages; every rank calls it with the same batches.
 
     The first rank uses their images, the last rank their labels, and both ranks their visits.
     """
 
     def __init__(self, stage: Stage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
-        self.rank, self.config, self.autocast = rank, config, autocast
-        self.module = StageOnDevice(stage, rank, config, autocast)
+        super().__init__()
+        self.stage, self.rank, self.config, self.autocast = stage, rank, config, autocast
+        self.device = next(stage.parameters()).device
+        # Between a CPU and a GPU, tensors are sent through the host.
+        self.sends_from = self.device if len(set(config.stages_on)) == 1 else torch.device("cpu")
         self.schedule = functools.cache(self.make_schedule)
+
+    def forward(self, x: torch.Tensor, visits: torch.Tensor | None = None) -> torch.Tensor:
+        """This rank's stage, with the transfers to and from its device."""
+        with self.autocast:
+            x = self.stage(x.to(self.device), visits)
+        return x if self.rank == 1 else x.to(self.sends_from).contiguous()
 
     def make_schedule(self, number: int, training: bool) -> ScheduleGPipe:
         """The schedule for batches of `number` examples. A schedule sends tensors of one shape only."""
-        stage = PipelineStage(self.module, self.rank, 2, self.module.sends_from)
+        stage = PipelineStage(self, self.rank, 2, self.sends_from)
         parts = self.config.microbatches if number % self.config.microbatches == 0 else 1
         # The sum over the parts, instead of their mean.
         return ScheduleGPipe(stage, parts, loss_fn=self.loss if training else None, scale_grads=False)
@@ -90,7 +84,7 @@ class Pipeline:
         self.count, losses = batch.count, []
         if self.rank == 0:
             self.pass_on(batch, training=True)
-            return (zero := torch.zeros((), device=self.module.device)), zero
+            return (zero := torch.zeros((), device=self.device)), zero
         logits = self.pass_on(batch, training=True, target=batch.labels, losses=losses)
         return torch.stack(losses).sum().detach(), (logits.detach().argmax(dim=1) == batch.labels).sum()
 
@@ -98,5 +92,5 @@ class Pipeline:
         """float64 (3,): sum of losses, number of correct answers, number of examples; zeros in the first rank."""
         logits = self.pass_on(batch, training=False)
         if logits is None:
-            return torch.zeros(3, dtype=torch.float64, device=self.module.device)
+            return torch.zeros(3, dtype=torch.float64, device=self.device)
         return eval_step(lambda inputs: logits, nn.CrossEntropyLoss(reduction="none"), self.autocast, batch)

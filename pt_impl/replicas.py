@@ -34,45 +34,30 @@ def setup_replica_process(config: TrainConfig) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-def prepare_rendezvous(launch: Launch) -> None:
-    """Tells this process where the launcher's processes find each other, as torchrun does for its own processes."""
-    if launch.started_by == "torchrun":
-        return
-    host, port = find_rendezvous(launch)
-    if launch.is_first:
-        host_store(LOOPBACK if launch.num_nodes == 1 else "", port)
-    tell_rendezvous(host, port)
-
-
-def tell_rendezvous(host: str, port: int) -> None:
-    """Sets the environment variables with which torchrun gives the address of its store."""
-    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
-
-
 hosted: list[dist.TCPStore] = []  # each serves until this process ends
 
 
-def host_store(address: str, port: int = 0) -> int:
-    """Starts the store through which the replicas find each other; torch's own store could be reached by anybody.
+def prepare_rendezvous(launch: Launch) -> None:
+    """Tells this process, and those that it starts, where the replicas find each other: at a store, as with torchrun.
 
-    Args:
-      address: the address to listen at; "": all addresses of this machine.
-      port: the port to listen at; 0: any free one.
-
-    Returns:
-      The port.
+    The first process hosts the store; torch's own one could be reached by anybody.
 
     Raises:
       UserError: the port is taken.
     """
-    try:
-        listener = socket.create_server((address, port))
-    except OSError as error:
-        raise UserError(f"MASTER_PORT {port}: {error.strerror}; another one may be free") from None
-    port = listener.getsockname()[1]
-    descriptor = listener.detach()  # the store owns it from now on
-    hosted.append(dist.TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor))
-    return port
+    if launch.started_by == "torchrun":
+        return
+    host, port = find_rendezvous(launch) if launch.world_size is not None else (LOOPBACK, 0)  # 0: any free port
+    if launch.is_first:
+        try:
+            listener = socket.create_server((LOOPBACK if host == LOOPBACK else "", port))
+        except OSError as error:
+            raise UserError(f"MASTER_PORT {port}: {error.strerror}; another one may be free") from None
+        port = listener.getsockname()[1]
+        descriptor = listener.detach()  # the store owns it from now on
+        store = dist.TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
+        hosted.append(store)
+    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
 
 
 def join_replica_group(config: TrainConfig, rank: int, local_rank: int = 0) -> torch.device:
@@ -97,8 +82,8 @@ def join_replica_group(config: TrainConfig, rank: int, local_rank: int = 0) -> t
 
 
 def has_group(config: TrainConfig) -> bool:
-    """Whether there is a process for each device; otherwise one process serves all devices."""
-    return config.strategy not in ("single_device", "dp")
+    """Whether the run has a process for each device; otherwise one process serves all devices."""
+    return config.strategy not in ("single_device", "dp") and not config.dry_run
 
 
 def find_replica_device(config: TrainConfig, local_rank: int) -> torch.device:

@@ -22,11 +22,7 @@ SLOTS: dict[type[rules.Rule], dict[str, str]] = {
 
 
 def get_state(
-    experiment: Experiment,
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: LossScaler,
-    step: int,
+    experiment: Experiment, network: nn.Module, optimizer: torch.optim.Optimizer, scaler: LossScaler, step: int
 ) -> TrainState:
     """The state after `step` steps. Every replica must call it: each may have only a part.
 

@@ -85,11 +85,7 @@ class CapturedPass:
     """
 
     def __init__(
-        self,
-        compute: Callable[[Batch], Shares],
-        model: nn.Module,
-        loader: "TunedLoader",
-        image_shape: tuple[int, ...],
+        self, compute: Callable[[Batch], Shares], model: nn.Module, loader: "TunedLoader", image_shape: tuple[int, ...]
     ) -> None:
         self.compute = compute
         self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Batch, Shares]] = {}

@@ -12,9 +12,8 @@ from lightning.pytorch.plugins.environments import (
 
 from common.platform.ending import ctrl_c_waits
 from common.platform.launch import Launch
-from common.platform.rendezvous import LOOPBACK
 from common.spec.options import TrainConfig
-from pt_impl.replicas import host_store, prepare_rendezvous, tell_rendezvous
+from pt_impl.replicas import prepare_rendezvous
 
 
 def make_replica_environment(config: TrainConfig) -> list[ClusterEnvironment]:
@@ -33,7 +32,7 @@ def make_replica_environment(config: TrainConfig) -> list[ClusterEnvironment]:
         case "user":
             if config.devices > 1 and config.num_nodes == 1:
                 # By default the replicas would start a store at MASTER_PORT, which anybody could reach.
-                tell_rendezvous(LOOPBACK, host_store(LOOPBACK))
+                prepare_rendezvous(launch)
     # By default Lightning, within a Slurm job, would wait for Slurm to start the replicas.
     return [LightningEnvironment()]
 

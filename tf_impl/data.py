@@ -48,27 +48,44 @@ def augment(images: tf.Tensor, visits: tf.Tensor, augmentation: Augmentation) ->
 
 
 class Shards:
-    """The test set in its own order: the shards of the first batch, one for each replica, then those of the second, ...
+    """The shards of the first batch, one for each replica, then those of the second, ...
+
+    They are those of the training set, shuffled, in an epoch; or those of the test set, in its own order.
+
+    Args:
+      trains: whether they are those of the training set.
 
     Attributes:
       visits: int64 (num_examples,): the examples in the order of the batches, see common/spec/randomness.py.
       bounds: int64 (num_batches, num_replicas, 3): start and stop of each shard in that order, and the size of its
         global batch; see `common.spec.batches.shards`.
+      epochs: the first epoch, and the one after the last.
     """
 
-    augmentation: Augmentation | None = None
-    batch_size = EVAL_BATCH_SIZE
-    epochs: tuple[int, int] = (0, 2**62)  # the first epoch, and the one after the last
-
-    def __init__(self, experiment: Experiment, num_replicas: int) -> None:
-        self.experiment, self.num_replicas = experiment, num_replicas
-        self.images, self.labels = experiment.dataset.test_images, experiment.dataset.test_labels
-        self.set_epoch(0)
+    def __init__(self, experiment: Experiment, num_replicas: int, trains: bool) -> None:
+        dataset, plan = experiment.dataset, experiment.plan
+        self.experiment, self.num_replicas, self.trains = experiment, num_replicas, trains
+        self.augmentation = experiment.augmentation if trains else None
+        if trains:
+            self.images, self.labels = dataset.train_images, dataset.train_labels
+            self.batch_size, self.epochs = plan.batch_size, (plan.epochs_done, plan.num_epochs)
+        else:
+            self.images, self.labels = dataset.test_images, dataset.test_labels
+            self.batch_size, self.epochs = EVAL_BATCH_SIZE, (0, 2**62)
+        self.set_epoch(self.epochs[0])
 
     def set_epoch(self, epoch: int) -> None:
-        """The order is the same in every epoch."""
-        self.visits = np.arange(len(self.images))
-        self.bounds = shards(len(self.images), EVAL_BATCH_SIZE, self.num_replicas)
+        """Sets the order of examples in an epoch, counted from 0 as in PyTorch's DistributedSampler.
+
+        The pipeline calls `__getitem__` while it runs, so it reads the order that is set here.
+        """
+        if self.trains:
+            plan = self.experiment.plan
+            order = epoch_order(self.experiment.config.seed, epoch + 1, plan.train_size)
+            self.visits, self.bounds = visits(epoch + 1, order), plan.shards(epoch + 1, self.num_replicas)
+        else:
+            self.visits = np.arange(len(self.images))
+            self.bounds = shards(len(self.images), self.batch_size, self.num_replicas)
 
     def __len__(self) -> int:
         """Number of shards of all replicas."""
@@ -97,29 +114,9 @@ class Shards:
         return (images, visits) if self.experiment.network.drops else images
 
 
-class TrainShards(Shards):
-    """The shuffled shards of one epoch; `set_epoch` chooses the epoch."""
-
-    def __init__(self, experiment: Experiment, num_replicas: int) -> None:
-        self.experiment, self.num_replicas = experiment, num_replicas
-        self.images, self.labels = experiment.dataset.train_images, experiment.dataset.train_labels
-        self.augmentation, self.batch_size = experiment.augmentation, experiment.config.batch_size
-        self.epochs = experiment.plan.epochs_done, experiment.plan.num_epochs
-        self.set_epoch(self.epochs[0])
-
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the order of examples in an epoch, counted from 0 as in PyTorch's DistributedSampler.
-
-        The pipeline calls `__getitem__` while it runs, so it reads the order that is set here.
-        """
-        plan = self.experiment.plan
-        order = epoch_order(self.experiment.config.seed, epoch + 1, plan.train_size)
-        self.visits, self.bounds = visits(epoch + 1, order), plan.shards(epoch + 1, self.num_replicas)
-
-
-def make_shards(experiment: Experiment, num_replicas: int) -> tuple[TrainShards, Shards]:
+def make_shards(experiment: Experiment, num_replicas: int) -> tuple[Shards, Shards]:
     """The shards of the training and of the test set. Call `set_epoch` of the first before every training epoch."""
-    return TrainShards(experiment, num_replicas), Shards(experiment, num_replicas)
+    return Shards(experiment, num_replicas, trains=True), Shards(experiment, num_replicas, trains=False)
 
 
 def step_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.TensorSpec]:

@@ -63,6 +63,6 @@ def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
     parts = (images[start : start + EVAL_BATCH_SIZE] for start in range(0, len(images), EVAL_BATCH_SIZE))
-    test_shards = Shards(experiment, num_replicas=1)
+    test_shards = Shards(experiment, num_replicas=1, trains=False)
     inputs = (test_shards.prepare(part, tf.zeros(len(part), tf.int64)) for part in parts)
     return np.concatenate([tf.cast(network(batch), DTYPES[config.precision]).numpy() for batch in inputs])

@@ -11,7 +11,7 @@ from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.batches import summed
 from common.spec.state import TrainState
-from tf_impl.data import Shard, TrainShards
+from tf_impl.data import Shard, Shards
 from tf_impl.inspection import predict
 from tf_impl.networks import Losses
 from tf_impl.optimizer import GradientAccumulator, Optimizer
@@ -110,7 +110,7 @@ def eval_step(
 def make_loop(
     experiment: Experiment,
     strategy: tf.distribute.Strategy,
-    train_shards: TrainShards,
+    train_shards: Shards,
     batches: tuple[Batches, Batches],
     steps: ReplicaSteps,
 ) -> tuple[Callable[[int], Iterator[Shares]], Callable[[], tuple[float, int, int]]]:

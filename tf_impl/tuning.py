@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.randomness import positions
-from tf_impl.data import Batch, Shard, Shards, TrainShards, distribute, gather
+from tf_impl.data import Batch, Shard, Shards, distribute, gather
 from tf_impl.networks import DTYPES
 from tf_impl.train import ReplicaSteps, Shares
 from tf_impl.weights import statistics_kept
@@ -110,7 +110,7 @@ class TunedLoop:
         self,
         experiment: Experiment,
         strategy: Strategy,
-        shards: tuple[TrainShards, Shards],
+        shards: tuple[Shards, Shards],
         steps: ReplicaSteps,
         recorder: Recorder,
     ) -> None:
@@ -182,7 +182,7 @@ class TunedLoop:
 
 
 def compile_ahead(
-    experiment: Experiment, strategy: Strategy, shards: TrainShards, network: keras.Model, compute: Callable[..., Any]
+    experiment: Experiment, strategy: Strategy, shards: Shards, network: keras.Model, compute: Callable[..., Any]
 ) -> None:
     """Compiles, during start-up, for both sizes of shards: those of a full batch and those of the last one.
 

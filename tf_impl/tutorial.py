@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.spec.randomness import positions
-from tf_impl.data import Shards, augment, normalise
+from tf_impl.data import Shards, normalise
 
 
 class Arrays:
@@ -24,10 +24,7 @@ class Arrays:
         with tf.device("CPU"):
             self.images, self.labels = tf.constant(shards.images), tf.constant(shards.labels)
             if not self.augmentation:
-                self.images = self.normalised(self.images)
-
-    def normalised(self, images: tf.Tensor) -> tf.Tensor:
-        return normalise(images, self.experiment.dataset, self.experiment.config.precision)
+                self.images = normalise(self.images, self.experiment.dataset, self.experiment.config.precision)
 
     def of_epoch(self, cut: Callable[[tf.Tensor], tf.data.Dataset]) -> tf.data.Dataset:
         """The dataset that `cut` makes of the visits of an epoch, see common/spec/randomness.py."""
@@ -44,7 +41,7 @@ class Arrays:
     def prepare(self, images: tf.Tensor, labels: tf.Tensor, visits: tf.Tensor) -> tuple[Any, tf.Tensor]:
         """Inputs, see `Batch`, and labels; the images are augmented if there is an augmentation."""
         if self.augmentation:
-            images = self.normalised(augment(images, visits, self.augmentation))
+            return self.shards.prepare(images, visits), labels
         return (images, visits) if self.experiment.network.drops else images, labels
 
 

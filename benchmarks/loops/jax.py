@@ -12,7 +12,7 @@ from PIL import Image
 from benchmarks.within_a_run import Loop, timed
 from common.experiment import Experiment
 from jax_impl.backend import BACKEND
-from jax_impl.data import TrainBatches
+from jax_impl.data import Batches
 from jax_impl.networks import Network, make_network
 from jax_impl.parallel import batch_sharding, weight_sharding
 from jax_impl.tuning import compiler_options, max_pool
@@ -25,7 +25,7 @@ def make_limit(experiment: Experiment) -> Loop:
     network = make_network(experiment.network, config, max_pool)
     load_weights(network, experiment.initial_weights)
     place(network, weight_sharding(config, mesh))
-    inputs, labels, _ = next(TrainBatches(experiment, batch_sharding(mesh)).epoch(0))
+    inputs, labels, _ = next(Batches(experiment, batch_sharding(mesh), trains=True).epoch())
     graph, parameters, others = nnx.split(network, nnx.Param, ...)
     optimizer = optax.sgd(1e-3, momentum=config.momentum)
 

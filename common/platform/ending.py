@@ -43,15 +43,16 @@ def as_program(program: str, shown: bool | None = None) -> Iterator[None]:
     Args:
       shown: whether this process prints; False for all but one of the processes that raise the same error. Each process
         prints its own out-of-memory error anyway, and the first process of each further node what its node may lack: a
-        file, a device, a connection. None: True for the first process of the run, by the launcher's variables.
+        file, a device, a connection. None: True for the first process of the run, by the launcher's
+        variables; the others then end FIRST_SECONDS later.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # the terminal may lack characters
     waits, alone, status = False, False, 0
     try:
         launch = Launch.read()
+        waits, alone = shown is None and not launch.is_first, launch.local_rank == 0 < launch.node
         shown = launch.is_first if shown is None else shown
-        waits, alone = not launch.is_first, launch.local_rank == 0 < launch.node
         if launch.started_by == "Lightning":
             # Further replicas end with the first one. If one of them ends earlier, Lightning kills the first one.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

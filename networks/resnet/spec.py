@@ -29,45 +29,29 @@ def bottleneck(name: str, filters: int, stride: int, projected: bool) -> Residua
     return residual(name, body, 4 * filters, stride, projected)
 
 
-def stage(
-    number: int, make: Callable[..., Residual], blocks: int, filters: int, stride: int, projected: bool = True
-) -> Block:
-    """Blocks of one kind. The first one changes size and channels; `projected`: its shortcut is a convolution."""
-    first = make("0", filters, stride, projected)
-    return Block(f"layer{number}", (first, *(make(str(index), filters, 1, False) for index in range(1, blocks))))
+def resnet(
+    stem: tuple[Layer, ...], make: Callable[..., Residual], stages: list[tuple[int, int, int]]
+) -> tuple[Layer, ...]:
+    """The layers from the stem to the classes.
 
+    Args:
+      make: `basic` or `bottleneck`.
+      stages: number of blocks, filters and stride of each. The first block changes size and channels.
+    """
+    made = []
+    for number, (blocks, filters, stride) in enumerate(stages, 1):
+        first = make("0", filters, stride, projected=stride > 1 or make is bottleneck)
+        others = (make(str(index), filters, 1, projected=False) for index in range(1, blocks))
+        made.append(Block(f"layer{number}", (first, *others)))
+    return (*stem, *made, GlobalAveragePool("avgpool"), Dense("fc"))
+
+
+LARGE_STEM = (*normalised(1, 64, 7, stride=2), Relu(), MaxPool("maxpool", size=3, stride=2, padding=1))
 
 NETWORKS: dict[str, tuple[Layer, ...]] = {
     # The paper's first three networks for CIFAR-10 have 3, 5 and 7 blocks a stage; this one has one.
-    "resnet8": (
-        *normalised(1, 16, 3),
-        Relu(),
-        stage(1, basic, 1, 16, stride=1, projected=False),
-        stage(2, basic, 1, 32, stride=2),
-        stage(3, basic, 1, 64, stride=2),
-        GlobalAveragePool("avgpool"),
-        Dense("fc"),
-    ),
+    "resnet8": resnet((*normalised(1, 16, 3), Relu()), basic, [(1, 16, 1), (1, 32, 2), (1, 64, 2)]),
     # Its stem is that of the paper's networks for CIFAR-10: a convolution 3 x 3 and no pooling.
-    "resnet18": (
-        *normalised(1, 64, 3),
-        Relu(),
-        stage(1, basic, 2, 64, stride=1, projected=False),
-        stage(2, basic, 2, 128, stride=2),
-        stage(3, basic, 2, 256, stride=2),
-        stage(4, basic, 2, 512, stride=2),
-        GlobalAveragePool("avgpool"),
-        Dense("fc"),
-    ),
-    "resnet50": (
-        *normalised(1, 64, 7, stride=2),
-        Relu(),
-        MaxPool("maxpool", size=3, stride=2, padding=1),
-        stage(1, bottleneck, 3, 64, stride=1),
-        stage(2, bottleneck, 4, 128, stride=2),
-        stage(3, bottleneck, 6, 256, stride=2),
-        stage(4, bottleneck, 3, 512, stride=2),
-        GlobalAveragePool("avgpool"),
-        Dense("fc"),
-    ),
+    "resnet18": resnet((*normalised(1, 64, 3), Relu()), basic, [(2, 64, 1), (2, 128, 2), (2, 256, 2), (2, 512, 2)]),
+    "resnet50": resnet(LARGE_STEM, bottleneck, [(3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2)]),
 }
