@@ -11,7 +11,6 @@ import linecache
 import os
 import pickle
 import re
-import socket
 import sys
 import tempfile
 import textwrap
@@ -66,13 +65,12 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[
     import torch._dynamo  # noqa: F401 - else the first optimizer of each process would import it
     import torch.distributed as dist
     import torch.multiprocessing as multiprocessing
+    from torch.distributed.elastic.utils.distributed import get_free_port
 
     file = str(work_file(request.config, request.path))
 
     def run(function: Callable[[], Any], world_size: int, seconds: float = 10, group: bool = True) -> list[Any]:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
+        port = get_free_port()
         folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=tmp_path.parent))
 
         def start(rank: int) -> None:
@@ -109,15 +107,31 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[
 
 
 # --- What several activities check ---
-def largest_difference(found: Iterable[Any], wanted: Iterable[Any]) -> float:
-    """The largest difference of two numbers in two lists of arrays or tensors of the same shapes."""
-    differences = [0.0]
+def check_near(what: str, found: Iterable[Any], wanted: Iterable[Any], hint: str, limit: float = 1e-12) -> None:
+    """Checks that two lists have arrays or tensors of the same shapes, and that no two numbers differ by more."""
     for one, other in zip(found, wanted, strict=True):
         numbers, right = (np.asarray(array.tolist(), np.float64) for array in (one, other))
-        assert numbers.shape == right.shape, "the shape of an array"
-        assert np.isfinite(numbers).all(), "not all numbers are finite: there is nan or inf among them"
-        differences.append(float(np.abs(numbers - right).max(initial=0.0)))
-    return max(differences)
+        assert numbers.shape == right.shape, f"the shape of {what}"
+        assert np.isfinite(numbers).all(), f"{what} is not finite: there is nan or inf among the numbers"
+        away = float(np.abs(numbers - right).max(initial=0.0))
+        assert away <= limit, f"{what} is {away:.1e} from where it should be: {hint}"
+
+
+def make_linear(inputs: int = 4, seed: int = 1) -> Any:
+    """A linear layer with three outputs, in float64: rounding is then far smaller than any mistake."""
+    import torch
+
+    torch.manual_seed(seed)
+    return torch.nn.Linear(inputs, 3).double()
+
+
+def make_batch(count: int, inputs: int = 4, seed: int = 0) -> Any:
+    """Images (count, inputs) and labels from 0 to 2 (count,): the same whenever they are made, in any process."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(count, inputs, generator=generator, dtype=torch.float64)
+    return images, torch.randint(3, (count,), generator=generator)
 
 
 def train_alone(model: Any, optimizer: Any, batches: Iterable[tuple[Any, Any]]) -> None:

@@ -5,10 +5,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from exercises.conftest import largest_difference, train_alone
+from exercises.conftest import check_near, make_linear, train_alone
 
 
 def group():
@@ -20,11 +19,6 @@ def group():
 def numbered(count=24):
     """Examples that can be recognised: the image of example n is n / count."""
     return TensorDataset(torch.arange(count, dtype=torch.float64)[:, None] / count, torch.arange(count) % 3)
-
-
-def make_model(seed=0):
-    torch.manual_seed(seed)
-    return nn.Linear(1, 3).double()
 
 
 def train(work, model, loader, epoch=0, lr=0.0):
@@ -74,27 +68,26 @@ def test_same_training(work, ranks):
 
     def replica():
         rank, world_size = group()
-        network, loader = make_model(seed=rank), work.make_loader(numbered(), 8, rank, world_size)
+        network, loader = make_linear(1, seed=rank), work.make_loader(numbered(), 8, rank, world_size)
         network.register_buffer("buffer", torch.tensor(rank))
         train(work, work.wrap(network, world_size), loader, lr=0.5)
         assert network.buffer == 0, f"the buffer of rank {rank} after an epoch: what else do the processes share?"
         return list(network.parameters()), list(loader)
 
     replicas, shares = zip(*ranks(replica, 2))
-    model = make_model()
+    model = make_linear(1, seed=0)
     batches = [[torch.cat(parts) for parts in zip(*step)] for step in zip(*shares, strict=True)]
     train_alone(model, torch.optim.SGD(model.parameters(), lr=0.5), batches)
     for rank, weights in enumerate(replicas):
-        away = largest_difference(weights, model.parameters())
         hint = "with whose weights does each process begin, and which gradients would one process have?"
-        assert away < 1e-12, f"rank {rank}: after an epoch a weight is {away:.1e} from one process's: {hint}"
+        check_near(f"rank {rank}: a weight after an epoch", weights, model.parameters(), hint)
 
 
 def test_orders(work, ranks):
     """every epoch has another order, the same in all processes"""
 
     def look():
-        loader, model, seen = work.make_loader(numbered(), 8, *group()), make_model(), []
+        loader, model, seen = work.make_loader(numbered(), 8, *group()), make_linear(1), []
         model.register_forward_hook(lambda layer, inputs, output: seen[-1].extend(inputs[0].flatten().tolist()))
         for epoch in range(6):
             seen.append([])
@@ -117,9 +110,9 @@ def test_whole_loss(work, ranks):
     def loss():
         rank, _ = group()
         share = TensorDataset(*(tensor[:7] if rank == 0 else tensor[7:12] for tensor in numbered().tensors))
-        return train(work, make_model(), DataLoader(share, 4, sampler=DistributedSampler(share, 1, 0)))
+        return train(work, make_linear(1), DataLoader(share, 4, sampler=DistributedSampler(share, 1, 0)))
 
     images, labels = (tensor[:12] for tensor in numbered().tensors)
-    wanted = F.cross_entropy(make_model()(images), labels).item()
+    wanted = F.cross_entropy(make_linear(1)(images), labels).item()
     hint = "two processes with shares of 7 and 5 examples: whose losses are added up, and divided by what?"
     assert ranks(loss, 2) == pytest.approx([wanted] * 2, abs=1e-9), hint
