@@ -59,8 +59,9 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[
     """`ranks(function, world_size, seconds=10)`: what `function()` returns in each of so many processes, by rank.
 
     The processes are forked by torch.multiprocessing, in one folder, with the environment variables of torchrun. They
-    are one process group unless `group=False`. On a machine with other load they get more time. If some ranks fail, so
-    does the check, with the first error.
+    are one process group, and each is the first process of its node. With `group=False` they are on one node, and have
+    no group yet. On a machine with other load they get more time. If some ranks fail, so does the check, with the first
+    error.
     """
     import torch._dynamo  # noqa: F401 - else the first optimizer of each process would import it
     import torch.distributed as dist
@@ -74,7 +75,8 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[
         folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=tmp_path.parent))
 
         def start(rank: int) -> None:
-            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+            local_rank, here = (0, 1) if group else (rank, world_size)
+            places = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": here}
             # With the last one, which torchrun sets too, Lightning does not look for MPI.
             others = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "check"}
             os.environ.update({name: str(value) for name, value in (places | others).items()})

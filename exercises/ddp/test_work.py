@@ -1,4 +1,3 @@
-import os
 from unittest import mock
 
 import pytest
@@ -8,12 +7,6 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from exercises.conftest import check_near, make_linear, train_alone
-
-
-def group():
-    """This process's rank, and how many there are; as on two nodes, where each process is the first one of its node."""
-    os.environ["LOCAL_RANK"] = "0"
-    return dist.get_rank(), dist.get_world_size()
 
 
 def numbered(count=24):
@@ -55,7 +48,7 @@ def test_own_gpu(work, monkeypatch):
 
 def test_global_batch(work, ranks):
     """the batch of all processes has the size that was asked for"""
-    shares = ranks(lambda: list(work.make_loader(numbered(21), 8, *group())), 2)
+    shares = ranks(lambda: list(work.make_loader(numbered(21), 8, dist.get_rank(), 2)), 2)
     sizes = [[len(labels) for _, labels in share] for share in shares]
     hint = "21 examples, batches of 8, 2 processes: whose batch size is the argument, and whose is the loader's?"
     assert sizes == [[4, 4, 3]] * 2, hint
@@ -67,10 +60,10 @@ def test_same_training(work, ranks):
     """the replicas train as one process does"""
 
     def replica():
-        rank, world_size = group()
-        network, loader = make_linear(1, seed=rank), work.make_loader(numbered(), 8, rank, world_size)
+        rank = dist.get_rank()
+        network, loader = make_linear(1, seed=rank), work.make_loader(numbered(), 8, rank, 2)
         network.register_buffer("buffer", torch.tensor(rank))
-        train(work, work.wrap(network, world_size), loader, lr=0.5)
+        train(work, work.wrap(network, 2), loader, lr=0.5)
         assert network.buffer == 0, f"the buffer of rank {rank} after an epoch: what else do the processes share?"
         return list(network.parameters()), list(loader)
 
@@ -87,7 +80,8 @@ def test_orders(work, ranks):
     """every epoch has another order, the same in all processes"""
 
     def look():
-        loader, model, seen = work.make_loader(numbered(), 8, *group()), make_linear(1), []
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        loader, model, seen = work.make_loader(numbered(), 8, rank, world_size), make_linear(1), []
         model.register_forward_hook(lambda layer, inputs, output: seen[-1].extend(inputs[0].flatten().tolist()))
         for epoch in range(6):
             seen.append([])
@@ -108,8 +102,7 @@ def test_whole_loss(work, ranks):
     """the loss is the mean over the examples of all, in all processes"""
 
     def loss():
-        rank, _ = group()
-        share = TensorDataset(*(tensor[:7] if rank == 0 else tensor[7:12] for tensor in numbered().tensors))
+        share = TensorDataset(*(tensor[:12].split([7, 5])[dist.get_rank()] for tensor in numbered().tensors))
         return train(work, make_linear(1), DataLoader(share, 4, sampler=DistributedSampler(share, 1, 0)))
 
     images, labels = (tensor[:12] for tensor in numbered().tensors)

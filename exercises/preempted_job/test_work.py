@@ -7,12 +7,11 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
-from exercises.conftest import check_near
+from exercises.conftest import check_near, make_batch, make_linear
 
-IMAGES, LABELS = torch.randn(13, 3, generator=torch.Generator().manual_seed(1)), torch.arange(13) % 2
+IMAGES, LABELS = make_batch(13)
 STARTS = (  # folder, what comes before which of 12 steps; first step, steps done, status, checkpoints
     ("whole", {}, 0, 12, 0, [10, 12]),
     ("job", {"kill": 7}, 0, 7, "killed", [5]),
@@ -29,8 +28,7 @@ def checkpoints(folder):
 
 def make_training(work, seed, steps=0):
     """With a buffer, which is no parameter, and a rate that is halved after every fourth step."""
-    torch.manual_seed(seed)
-    model = nn.Linear(3, 2)
+    model = make_linear(seed=seed)
     model.register_buffer("mean", torch.randn(4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     training = work.Training(model, optimizer, StepLR(optimizer, 4, gamma=0.5))

@@ -105,11 +105,9 @@ def test_overlap(work, ranks):
         dist.all_gather_into_tensor = noted
         with profile(activities=[ProfilerActivity.CPU]) as profiler:
             loss = F.cross_entropy(model(images), labels)
-            for _ in range(100):  # gloo's threads may free theirs late
-                if all(storage.expired() for storage in gathered):
-                    break
+            end = time.monotonic() + 1  # gloo's threads may free theirs late
+            while (kept := sum(not storage.expired() for storage in gathered)) and time.monotonic() < end:
                 time.sleep(0.01)
-            kept = sum(not storage.expired() for storage in gathered)
             loss.backward()
         events = sorted(profiler.events(), key=lambda event: event.time_range.start)
         products = ("aten::addmm", "aten::mm", "aten::bmm")
