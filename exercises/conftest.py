@@ -110,7 +110,7 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[
 
 # --- What several activities check ---
 def check_near(what: str, found: Iterable[Any], wanted: Iterable[Any], hint: str, limit: float = 1e-12) -> None:
-    """Checks that two lists have arrays or tensors of the same shapes, and that no two numbers differ by more."""
+    """Checks that two lists have arrays or tensors of the same shapes, whose numbers differ by `limit` at most."""
     for one, other in zip(found, wanted, strict=True):
         numbers, right = (np.asarray(array.tolist(), np.float64) for array in (one, other))
         assert numbers.shape == right.shape, f"the shape of {what}"

@@ -33,7 +33,7 @@ def make_strategy(num_devices: int) -> tf.distribute.MirroredStrategy:
 def make_model(strategy: tf.distribute.Strategy, image_shape: tuple[int, ...]) -> tuple[keras.Model, keras.Optimizer]:
     """The model, and SGD with LEARNING_RATE and momentum 0.9. Each device has a copy of all their variables."""
     hidden, last = keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)
-    layers = [keras.Input(image_shape), keras.layers.Flatten(), hidden, last]  # variables come with keras.Sequential
+    layers = [keras.Input(image_shape), keras.layers.Flatten(), hidden, last]  # without variables yet
     # Gap 2: create both where variables are mirrored. The optimizer has no variables before it is built.
     ### BEGIN SOLUTION
     with strategy.scope():

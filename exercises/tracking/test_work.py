@@ -65,13 +65,14 @@ def test_global_loss(work, ranks):
         dist.barrier()
         assert not log.totals.requires_grad, "the totals hold on to each step's graph: what keeps it in memory?"
         if logger:
-            (steps, means), (_, rates) = logger.curves["train/loss"], logger.curves["train/learning_rate"]
+            steps, means = logger.curves["train/loss"]
             hint = "steps 11 to 17, every 3, with flush() after 12, and twice after 17: when is there an entry?"
             assert steps == [12, 15, 17], hint
             wanted = [torch.cat(sum(part, [])).mean().item() for part in (losses[:2], losses[2:5], losses[5:])]
             hint = "means of 3 processes, every 3 steps: how many examples has each, and what do the totals hold after?"
             assert means == pytest.approx(wanted), hint
-            assert rates == pytest.approx([0.5 / step for step in steps]), "the rates: of which step of an entry?"
+            rates = pytest.approx([0.5 / step for step in steps])
+            assert logger.curves["train/learning_rate"] == (steps, rates), "the rates: of which step of an entry?"
 
     ranks(check, 3)
 
