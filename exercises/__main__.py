@@ -42,8 +42,6 @@ def start(name: str) -> None:
             file.write(start_text(name))
     except FileExistsError:
         raise UserError(f"start {name}: {name}.py exists and is left as it is; rename it to start again") from None
-    except OSError as error:
-        raise UserError(f"start {name}: {name}.py can't be written: {error.strerror}") from None
     print(f"{name}.py is written. Fill its gaps, then: python -m exercises check {name}")
 
 

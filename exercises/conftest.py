@@ -11,7 +11,6 @@ import linecache
 import os
 import pickle
 import re
-import socket
 import sys
 import tempfile
 import textwrap
@@ -60,23 +59,24 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[
     """`ranks(function, world_size, seconds=10)`: what `function()` returns in each of so many processes, by rank.
 
     The processes are forked by torch.multiprocessing, in one folder, with the environment variables of torchrun. They
-    are one process group unless `group=False`. On a machine with other load they get more time. If some ranks fail, so
-    does the check, with the first error.
+    are one process group, and each is the first process of its node. With `group=False` they are on one node, and have
+    no group yet. On a machine with other load they get more time. If some ranks fail, so does the check, with the first
+    error.
     """
     import torch._dynamo  # noqa: F401 - else the first optimizer of each process would import it
     import torch.distributed as dist
     import torch.multiprocessing as multiprocessing
+    from torch.distributed.elastic.utils.distributed import get_free_port
 
     file = str(work_file(request.config, request.path))
 
     def run(function: Callable[[], Any], world_size: int, seconds: float = 10, group: bool = True) -> list[Any]:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
+        port = get_free_port()
         folder = Path(tempfile.mkdtemp(prefix="ranks-", dir=tmp_path.parent))
 
         def start(rank: int) -> None:
-            places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+            local_rank, here = (0, 1) if group else (rank, world_size)
+            places = {"RANK": rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": here}
             # With the last one, which torchrun sets too, Lightning does not look for MPI.
             others = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "check"}
             os.environ.update({name: str(value) for name, value in (places | others).items()})
@@ -109,15 +109,31 @@ def ranks(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., list[
 
 
 # --- What several activities check ---
-def largest_difference(found: Iterable[Any], wanted: Iterable[Any]) -> float:
-    """The largest difference of two numbers in two lists of arrays or tensors of the same shapes."""
-    differences = [0.0]
+def check_near(what: str, found: Iterable[Any], wanted: Iterable[Any], hint: str, limit: float = 1e-12) -> None:
+    """Checks that two lists have arrays or tensors of the same shapes, whose numbers differ by `limit` at most."""
     for one, other in zip(found, wanted, strict=True):
         numbers, right = (np.asarray(array.tolist(), np.float64) for array in (one, other))
-        assert numbers.shape == right.shape, "the shape of an array"
-        assert np.isfinite(numbers).all(), "not all numbers are finite: there is nan or inf among them"
-        differences.append(float(np.abs(numbers - right).max(initial=0.0)))
-    return max(differences)
+        assert numbers.shape == right.shape, f"the shape of {what}"
+        assert np.isfinite(numbers).all(), f"{what} is not finite: there is nan or inf among the numbers"
+        away = float(np.abs(numbers - right).max(initial=0.0))
+        assert away <= limit, f"{what} is {away:.1e} from where it should be: {hint}"
+
+
+def make_linear(inputs: int = 4, seed: int = 1) -> Any:
+    """A linear layer with three outputs, in float64: rounding is then far smaller than any mistake."""
+    import torch
+
+    torch.manual_seed(seed)
+    return torch.nn.Linear(inputs, 3).double()
+
+
+def make_batch(count: int, inputs: int = 4, seed: int = 0) -> Any:
+    """Images (count, inputs) and labels from 0 to 2 (count,): the same whenever they are made, in any process."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(count, inputs, generator=generator, dtype=torch.float64)
+    return images, torch.randint(3, (count,), generator=generator)
 
 
 def train_alone(model: Any, optimizer: Any, batches: Iterable[tuple[Any, Any]]) -> None:

@@ -40,22 +40,20 @@ def release(folder: Path) -> int:
     """Copies the project without answers into a new folder, with starts instead of works; returns the number of files.
 
     Raises:
-      UserError: the folder is not empty, is in the project or can't be written, or the project is not a git checkout.
+      UserError: the folder is not empty or is in the project, or the project is not a git checkout.
     """
     if folder.is_relative_to(PROJECT) or (folder.exists() and any(folder.iterdir())):
         raise UserError(f"release {folder}: must be a new folder outside the project")
     try:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, check=True).stdout
-        names = [name for name in listed.decode().split("\0") if name and not FOR_INSTRUCTORS.fullmatch(name)]
-        for name in names:
-            source, target = PROJECT / name, folder / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.name == "work.py":
-                target.write_text(start_text(source.parent.name), encoding="utf-8")
-            else:
-                shutil.copy2(source, target)
     except subprocess.CalledProcessError:
         raise UserError(f"release: {PROJECT} is not a git checkout, so its files can't be listed") from None
-    except OSError as error:
-        raise UserError(f"release {folder}: {error.strerror}: {error.filename}") from None
+    names = [name for name in listed.decode().split("\0") if name and not FOR_INSTRUCTORS.fullmatch(name)]
+    for name in names:
+        source, target = PROJECT / name, folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.name == "work.py":
+            target.write_text(start_text(source.parent.name), encoding="utf-8")
+        else:
+            shutil.copy2(source, target)
     return len(names)

@@ -1,13 +1,13 @@
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from exercises.conftest import largest_difference
+from exercises.conftest import check_near, make_batch
 
-
-def make_batch():
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(8, 3, generator=generator, dtype=torch.float64) + torch.arange(8)[:, None]
+check_near = partial(check_near, limit=1e-9)
+BATCH = make_batch(8, 3)[0] + torch.arange(8)[:, None]
 
 
 def own_rows():
@@ -15,21 +15,16 @@ def own_rows():
     return (slice(0, 5), slice(5, 8))[dist.get_rank()]
 
 
-def check_near(what, found, wanted, hint):
-    away = largest_difference([found.detach()], [wanted.detach()])
-    assert away < 1e-9, f"{what}: {away:.3g} from one device's: {hint}"
-
-
 def test_moments(work, ranks):
     """mean and variance are those of all rows"""
 
     def check():
-        mean, variance, count = work.global_moments(make_batch()[own_rows()])
+        mean, variance, count = work.global_moments(BATCH[own_rows()])
         hint = "rows of both processes, 5 and 3: how does each learn of the other's?"
         assert set(torch.as_tensor(count).flatten().tolist()) == {8}, hint
-        check_near("the mean", mean, make_batch().mean(dim=0), "is the mean of two means the mean?")
+        check_near("the mean", [mean], [BATCH.mean(dim=0)], "is the mean of two means the mean?")
         hint = "around whose mean are the squares, and by what is their sum divided?"
-        check_near("the biased variance", variance, make_batch().var(dim=0, correction=0), hint)
+        check_near("the biased variance", [variance], [BATCH.var(dim=0, correction=0)], hint)
 
     ranks(check, 2)
 
@@ -54,18 +49,18 @@ def test_layer(work, ranks):
     def check():
         rows, layer = own_rows(), work.SyncBatchNorm(3, eps=0.5, momentum=0.3).double()
         one_device = nn.BatchNorm1d(3, eps=0.5, momentum=0.3, affine=False).double()
-        mine, whole = make_batch()[rows].requires_grad_(), make_batch().requires_grad_()
+        mine, whole = BATCH[rows].requires_grad_(), BATCH.clone().requires_grad_()
         found, wanted = layer(mine), one_device(whole)
-        check_near("the output", found, wanted[rows], "whose mean, which variance, and where does eps stand?")
+        check_near("the output", [found], [wanted[rows]], "whose mean, which variance, and where does eps stand?")
         for output in (found, wanted):
             (output**3).sum().backward()
-        check_near("the input's gradient", mine.grad, whole.grad[rows], "how does a row here affect a row there?")
+        check_near("the input's gradient", [mine.grad], [whole.grad[rows]], "how does a row here affect a row there?")
         assert not layer.running_var.requires_grad, "the running variance holds on to the graph of every step"
         layer(2 * mine)
         one_device(2 * whole)
-        check_near("the running mean", layer.running_mean, one_device.running_mean, "which way does it move, how far?")
-        hint = "which variance does nn.BatchNorm1d keep?"
-        check_near("the running variance", layer.running_var, one_device.running_var, hint)
+        hint = "which way does it move, and how far? which variance does nn.BatchNorm1d keep?"
+        for name in ("running_mean", "running_var"):
+            check_near(name, [layer.get_buffer(name)], [one_device.get_buffer(name)], hint)
 
     ranks(check, 2)
 
@@ -75,5 +70,5 @@ def test_evaluation(work):
     layer = work.SyncBatchNorm(3, eps=0.5).double().eval()  # there is no process group, so a reduction is an error
     layer.running_mean += 1.0
     layer.running_var *= 4.0
-    wanted = (make_batch() - 1.0) / 4.5**0.5
-    check_near("the output", layer(make_batch()), wanted, "what is the input normalised with in evaluation?")
+    wanted = (BATCH - 1.0) / 4.5**0.5
+    check_near("the output", [layer(BATCH)], [wanted], "what is the input normalised with in evaluation?")

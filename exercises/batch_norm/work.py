@@ -82,10 +82,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     batch = torch.randn(16, 1) * 2 + torch.arange(16)[:, None]  # the later examples are larger
-    share = batch[rank * 16 // world_size : (rank + 1) * 16 // world_size]
-    alone, together = nn.BatchNorm1d(1, affine=False), SyncBatchNorm(1)
-    whole = nn.BatchNorm1d(1, affine=False)(batch)
-    wanted = whole[rank * 16 // world_size : (rank + 1) * 16 // world_size]
+    alone, together, whole = nn.BatchNorm1d(1, affine=False), SyncBatchNorm(1), nn.BatchNorm1d(1, affine=False)
+    share, wanted = (rows.tensor_split(world_size)[rank] for rows in (batch, whole(batch)))
     for name, layer in (("each its own batch", alone), ("one batch of all", together)):
         away = (layer(share) - wanted).abs().max()
         means = [torch.zeros(1) for _ in range(world_size)]

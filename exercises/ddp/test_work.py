@@ -1,30 +1,17 @@
-import os
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from exercises.conftest import largest_difference, train_alone
-
-
-def group():
-    """This process's rank, and how many there are; as on two nodes, where each process is the first one of its node."""
-    os.environ["LOCAL_RANK"] = "0"
-    return dist.get_rank(), dist.get_world_size()
+from exercises.conftest import check_near, make_linear, train_alone
 
 
 def numbered(count=24):
     """Examples that can be recognised: the image of example n is n / count."""
     return TensorDataset(torch.arange(count, dtype=torch.float64)[:, None] / count, torch.arange(count) % 3)
-
-
-def make_model(seed=0):
-    torch.manual_seed(seed)
-    return nn.Linear(1, 3).double()
 
 
 def train(work, model, loader, epoch=0, lr=0.0):
@@ -61,7 +48,7 @@ def test_own_gpu(work, monkeypatch):
 
 def test_global_batch(work, ranks):
     """the batch of all processes has the size that was asked for"""
-    shares = ranks(lambda: list(work.make_loader(numbered(21), 8, *group())), 2)
+    shares = ranks(lambda: list(work.make_loader(numbered(21), 8, dist.get_rank(), 2)), 2)
     sizes = [[len(labels) for _, labels in share] for share in shares]
     hint = "21 examples, batches of 8, 2 processes: whose batch size is the argument, and whose is the loader's?"
     assert sizes == [[4, 4, 3]] * 2, hint
@@ -73,28 +60,28 @@ def test_same_training(work, ranks):
     """the replicas train as one process does"""
 
     def replica():
-        rank, world_size = group()
-        network, loader = make_model(seed=rank), work.make_loader(numbered(), 8, rank, world_size)
+        rank = dist.get_rank()
+        network, loader = make_linear(1, seed=rank), work.make_loader(numbered(), 8, rank, 2)
         network.register_buffer("buffer", torch.tensor(rank))
-        train(work, work.wrap(network, world_size), loader, lr=0.5)
+        train(work, work.wrap(network, 2), loader, lr=0.5)
         assert network.buffer == 0, f"the buffer of rank {rank} after an epoch: what else do the processes share?"
         return list(network.parameters()), list(loader)
 
     replicas, shares = zip(*ranks(replica, 2))
-    model = make_model()
+    model = make_linear(1, seed=0)
     batches = [[torch.cat(parts) for parts in zip(*step)] for step in zip(*shares, strict=True)]
     train_alone(model, torch.optim.SGD(model.parameters(), lr=0.5), batches)
     for rank, weights in enumerate(replicas):
-        away = largest_difference(weights, model.parameters())
         hint = "with whose weights does each process begin, and which gradients would one process have?"
-        assert away < 1e-12, f"rank {rank}: after an epoch a weight is {away:.1e} from one process's: {hint}"
+        check_near(f"rank {rank}: a weight after an epoch", weights, model.parameters(), hint)
 
 
 def test_orders(work, ranks):
     """every epoch has another order, the same in all processes"""
 
     def look():
-        loader, model, seen = work.make_loader(numbered(), 8, *group()), make_model(), []
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        loader, model, seen = work.make_loader(numbered(), 8, rank, world_size), make_linear(1), []
         model.register_forward_hook(lambda layer, inputs, output: seen[-1].extend(inputs[0].flatten().tolist()))
         for epoch in range(6):
             seen.append([])
@@ -115,11 +102,10 @@ def test_whole_loss(work, ranks):
     """the loss is the mean over the examples of all, in all processes"""
 
     def loss():
-        rank, _ = group()
-        share = TensorDataset(*(tensor[:7] if rank == 0 else tensor[7:12] for tensor in numbered().tensors))
-        return train(work, make_model(), DataLoader(share, 4, sampler=DistributedSampler(share, 1, 0)))
+        share = TensorDataset(*(tensor[:12].split([7, 5])[dist.get_rank()] for tensor in numbered().tensors))
+        return train(work, make_linear(1), DataLoader(share, 4, sampler=DistributedSampler(share, 1, 0)))
 
     images, labels = (tensor[:12] for tensor in numbered().tensors)
-    wanted = F.cross_entropy(make_model()(images), labels).item()
+    wanted = F.cross_entropy(make_linear(1)(images), labels).item()
     hint = "two processes with shares of 7 and 5 examples: whose losses are added up, and divided by what?"
     assert ranks(loss, 2) == pytest.approx([wanted] * 2, abs=1e-9), hint

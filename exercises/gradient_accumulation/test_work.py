@@ -4,31 +4,22 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from exercises.conftest import largest_difference, train_alone
+from exercises.conftest import check_near, make_batch, make_linear, train_alone
 
 
 def make_model():
-    torch.manual_seed(1)
-    model = nn.Linear(4, 3).double()
+    model = make_linear()
     return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-
-
-def make_batch(count):
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(count, 4, generator=generator, dtype=torch.float64)
-    return images, torch.randint(3, (count,), generator=generator)
 
 
 def check_whole_steps(found, count, hint):
     """The model's weights are those after two steps on a whole batch of `count` at once."""
     model, optimizer = make_model()
     train_alone(model, optimizer, [make_batch(count)] * 2)
-    away = largest_difference(found.parameters(), model.parameters())
-    assert away < 1e-12, f"after 2 steps a weight is {away:.1e} from that of whole steps: {hint}"
+    check_near("a weight after 2 steps", found.parameters(), model.parameters(), hint)
 
 
 def test_parts(work):

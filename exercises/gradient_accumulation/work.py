@@ -59,27 +59,22 @@ def train_step(model: nn.Module, optimizer: Optimizer, images: Tensor, labels: T
 
 def main() -> None:
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # without torchrun
+    dist.init_process_group("gloo", **({} if world_size > 1 else alone))
     data = load_examples()
-    losses = []
-    if world_size > 1:
-        dist.init_process_group("gloo")
     for part_size in (BATCH_SIZE, PART_SIZE):
         torch.manual_seed(0)
-        model: nn.Module = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-        if world_size > 1:
-            model = DistributedDataParallel(model)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+        model = DistributedDataParallel(network)
         optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
         for step in range(STEPS):
             chosen = (torch.arange(rank, BATCH_SIZE, world_size) + step * BATCH_SIZE) % len(data.train_labels)
             images, labels = torch.from_numpy(data.train_images)[chosen], torch.from_numpy(data.train_labels)[chosen]
             loss = torch.tensor(train_step(model, optimizer, images, labels, part_size)) / world_size
-        if world_size > 1:
-            dist.all_reduce(loss)
-        losses.append(loss.item())
+        dist.all_reduce(loss)
         if rank == 0:
-            print(f"{world_size} process(es), parts of {part_size:3}: loss {losses[-1]:.6f} after {STEPS} steps")
-    if world_size > 1:
-        dist.destroy_process_group()
+            print(f"{world_size} process(es), parts of {part_size:3}: loss {loss:.6f} after {STEPS} steps")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

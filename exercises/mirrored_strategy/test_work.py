@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from exercises.conftest import largest_difference
+from exercises.conftest import check_near
 
 # The CPU must be split before TensorFlow first uses it. A work may then ask for the same three devices again.
 (CPU,) = tf.config.list_physical_devices("CPU")
@@ -69,9 +69,9 @@ def test_same_training(work):
         for weight, gradient in zip(alone, tape.gradient(loss, alone)):
             weight.assign_sub(0.5 * gradient)
         (found,) = [float(step(batch, count)) for batch in one_batch(LABELS[:count])]
-        away = largest_difference(model.get_weights(), [weight.numpy() for weight in alone])
         hint = f"what is a replica's part of a mean over {count} examples, if it has 2 of them, or none?"
-        assert away < 1e-5, f"after a batch of {count} a weight is {away:.1e} from what one device gets: {hint}"
+        right = [weight.numpy() for weight in alone]
+        check_near(f"a weight after a batch of {count}", model.get_weights(), right, hint, limit=1e-5)
         hint = f"the loss of a batch of {count}: the replicas have returned their parts; what becomes of them?"
         assert found == pytest.approx(float(loss), abs=1e-5), hint
 

@@ -32,15 +32,12 @@ def make_strategy(num_devices: int) -> tf.distribute.MirroredStrategy:
 
 def make_model(strategy: tf.distribute.Strategy, image_shape: tuple[int, ...]) -> tuple[keras.Model, keras.Optimizer]:
     """The model, and SGD with LEARNING_RATE and momentum 0.9. Each device has a copy of all their variables."""
-
-    def layers() -> list[keras.layers.Layer]:
-        hidden = keras.layers.Dense(64, activation="relu")
-        return [keras.Input(image_shape), keras.layers.Flatten(), hidden, keras.layers.Dense(10)]
-
+    hidden, last = keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)
+    layers = [keras.Input(image_shape), keras.layers.Flatten(), hidden, last]  # without variables yet
     # Gap 2: create both where variables are mirrored. The optimizer has no variables before it is built.
     ### BEGIN SOLUTION
     with strategy.scope():
-        model = keras.Sequential(layers())
+        model = keras.Sequential(layers)
         optimizer = keras.optimizers.SGD(LEARNING_RATE, momentum=0.9)
         optimizer.build(model.trainable_variables)
     return model, optimizer

@@ -7,7 +7,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from exercises.conftest import largest_difference, train_alone
+from exercises.conftest import check_near, train_alone
 
 CASES = ((10, torch.float32, 0), (4, torch.float64, 0), (5, torch.float64, 1))  # part's size, dtype, rank of stage 0
 
@@ -43,8 +43,7 @@ def test_same_training(work, ranks):
         assert loss == pytest.approx(F.cross_entropy(network(images), labels).item(), abs=limit), hint
         train_alone(network, torch.optim.SGD(network.parameters(), lr=0.5), [(images, labels)])
         hint = "what does each part's backward() begin with and reach, and what is sent?"
-        away = largest_difference(first_weights + second_weights, network.parameters())
-        assert away < limit, f"{told}: a weight is {away:.1e} from that of one process: {hint}"
+        check_near(f"{told}: a weight", first_weights + second_weights, network.parameters(), hint, limit)
 
 
 def test_schedule(work, ranks):

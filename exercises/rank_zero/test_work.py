@@ -11,18 +11,12 @@ import torch.distributed as dist
 WEIGHTS, PATH = {"weight": torch.arange(3)}, Path("weights", "model.pt")
 
 
-def group():
-    """This process's rank, as on three nodes where each process is the first one of its node."""
-    os.environ["LOCAL_RANK"] = "0"
-    return dist.get_rank()
-
-
 def test_one_download(work, ranks):
     """the data are downloaded once, and nobody reads data that are not complete"""
     Path("data").write_text("ha")  # left by a program that was ended during the download
 
     def prepare():
-        rank, sleep = group(), time.sleep
+        rank, sleep = dist.get_rank(), time.sleep
         download = mock.Mock(side_effect=lambda path: (sleep(0.5), path.write_text("whole")))
         with mock.patch("time.sleep"):  # does nothing: the others must wait for rank 0, not for a fixed time
             work.prepare(Path("data"), download, rank)
@@ -37,7 +31,7 @@ def test_one_message(work, ranks):
 
     def log():
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            work.log("loss 0.1", group())
+            work.log("loss 0.1", dist.get_rank())
         return printed.getvalue()
 
     assert ranks(log, 3) == ["loss 0.1\n", "", ""], "what each rank printed: which ranks get past your condition?"
@@ -59,7 +53,7 @@ def test_one_save(work, ranks):
 
         os.replace = os.rename = renamed = mock.Mock(side_effect=rename)  # pathlib uses them too
         with mock.patch("torch.save", wraps=torch.save) as saved:
-            work.save(WEIGHTS, PATH, group())
+            work.save(WEIGHTS, PATH, dist.get_rank())
         assert Path("open").read_bytes() == b"old", "what a reader of the old file has: what changes a file's content?"
         weights = "the old file" if PATH.samefile("open") else torch.load(PATH)["weight"].tolist()
         return saved.call_count, renamed.call_count, weights

@@ -81,10 +81,6 @@ class ShardedSGD:
         self.parameters, self.lr, self.momentum = list(parameters), lr, momentum
         self.velocity: Tensor | None = None  # this rank's share; None before the first step
 
-    def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
-
     @torch.no_grad()
     def step(self) -> None:
         gradients = parameters_to_vector(parameter.grad for parameter in self.parameters)
@@ -248,7 +244,7 @@ def train_step(model: nn.Module, optimizer: Any, images: Tensor, labels: Tensor,
 
     Returns this rank's sum of losses, divided by `batch_size`. Over all ranks these add up to the mean loss.
     """
-    optimizer.zero_grad()
+    model.zero_grad()
     loss = F.cross_entropy(model(images), labels, reduction="sum") / batch_size
     loss.backward()
     optimizer.step()

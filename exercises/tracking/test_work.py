@@ -1,31 +1,30 @@
+from collections import defaultdict
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from lightning.pytorch.loggers import Logger
-from torch import nn
 
-from exercises.conftest import largest_difference, train_alone
+from exercises.conftest import check_near, make_batch, make_linear, train_alone
 
 CPU = torch.device("cpu")
 
 
-class Recorder(Logger):
-    """A logger that keeps what it is told."""
-
-    name, version = "recorder", 0
+class Recorder:
+    """A logger that keeps what it is told. `curves`: of each metric its steps, and its values."""
 
     def __init__(self):
-        super().__init__()
-        self.hyperparameters, self.rows, self.ends = [], [], []
+        self.hyperparameters, self.curves, self.ends = [], defaultdict(lambda: ([], [])), []
 
-    def log_hyperparams(self, params, *_, **__):
+    def log_hyperparams(self, params):
         self.hyperparameters.append(dict(params))
 
-    def log_metrics(self, metrics, step=None):
-        self.rows += [(name, step, float(value)) for name, value in metrics.items()]
+    def log_metrics(self, metrics, step):
+        for name, value in metrics.items():
+            steps, values = self.curves[name]
+            steps.append(step)
+            values.append(float(value))
 
     def finalize(self, status):
         self.ends.append(status)
@@ -33,11 +32,6 @@ class Recorder(Logger):
 
 def join():
     return dist.get_rank(), Recorder() if dist.get_rank() == 0 else None
-
-
-def values(rows, name):
-    """Step -> value."""
-    return {step: value for found, step, value in rows if found == name}
 
 
 def test_begin(work):
@@ -71,15 +65,14 @@ def test_global_loss(work, ranks):
         dist.barrier()
         assert not log.totals.requires_grad, "the totals hold on to each step's graph: what keeps it in memory?"
         if logger:
-            steps = [step for name, step, _ in logger.rows if name == "train/loss"]
+            steps, means = logger.curves["train/loss"]
             hint = "steps 11 to 17, every 3, with flush() after 12, and twice after 17: when is there an entry?"
             assert steps == [12, 15, 17], hint
-            parts = {12: losses[:2], 15: losses[2:5], 17: losses[5:]}
-            wanted = {end: torch.cat(sum(shares, [])).mean().item() for end, shares in parts.items()}
+            wanted = [torch.cat(sum(part, [])).mean().item() for part in (losses[:2], losses[2:5], losses[5:])]
             hint = "means of 3 processes, every 3 steps: how many examples has each, and what do the totals hold after?"
-            assert values(logger.rows, "train/loss") == pytest.approx(wanted), hint
-            rates = values(logger.rows, "train/learning_rate")
-            assert rates == pytest.approx({end: 0.5 / end for end in wanted}), "the rates: of which step of an entry?"
+            assert means == pytest.approx(wanted), hint
+            rates = pytest.approx([0.5 / step for step in steps])
+            assert logger.curves["train/learning_rate"] == (steps, rates), "the rates: of which step of an entry?"
 
     ranks(check, 3)
 
@@ -97,21 +90,18 @@ def test_seldom(work, monkeypatch):
 
 def test_epoch(work, ranks):
     """an epoch trains as without a log, and logs the rate that each step has used"""
-    batches = [(torch.rand(count, 2, dtype=torch.float64), torch.arange(count) % 3) for count in (4, 4, 3)]
+    batches = [make_batch(4), make_batch(4, seed=1), make_batch(3, seed=2)]
 
     def check():
-        (_, logger), model, other = join(), nn.Linear(2, 3).double(), nn.Linear(2, 3).double()
-        other.load_state_dict(model.state_dict())
+        (_, logger), model, other = join(), make_linear(), make_linear()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.8)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
         work.train_epoch(model, batches, optimizer, schedule, work.LossLog(logger, 1, 0, CPU))
-        wanted = {1: 0.8, 2: 0.4, 3: 0.2}
-        found = values(logger.rows, "train/learning_rate")
-        assert found == pytest.approx(wanted), "the rate of each step: when is it this step's?"
-        for batch, rate in zip(batches, wanted.values()):
+        found, wanted = logger.curves["train/learning_rate"], [0.8, 0.4, 0.2]
+        assert found == ([1, 2, 3], pytest.approx(wanted)), "steps and their rates: when is it this step's?"
+        for batch, rate in zip(batches, wanted):
             train_alone(other, torch.optim.SGD(other.parameters(), lr=rate), [batch])
-        away = largest_difference(model.parameters(), other.parameters())
-        assert away < 1e-12, f"a weight is {away:.1e} from a training's without log: which steps, in which order?"
+        check_near("a weight after 3 steps", model.parameters(), other.parameters(), "which steps, in which order?")
 
     ranks(check, 1)
 
@@ -121,18 +111,17 @@ def test_tested(work, ranks):
 
     def check():
         rank, logger = join()
-        generator = torch.Generator().manual_seed(0)
-        logits, labels = torch.randn(9, 3, generator=generator), torch.arange(9) % 3
+        logits, labels = make_batch(9, 3)
         mine = (slice(0, 6), slice(6, 9), slice(9, 9))[rank]
         work.log_test(logger, logits[mine], labels[mine], 17)
         dist.barrier()
         if logger:
-            found = sorted((name, step) for name, step, _ in logger.rows)
-            assert found == [("test/accuracy", 17), ("test/loss", 17)], "names and steps, after 17 steps of training"
+            found = sorted((name, steps) for name, (steps, _) in logger.curves.items())
+            assert found == [("test/accuracy", [17]), ("test/loss", [17])], "names and steps, after 17 training steps"
             accuracy = (logits.argmax(dim=1) == labels).double().mean().item()
-            numbers = [values(logger.rows, name)[17] for name in ("test/loss", "test/accuracy")]
+            (found,), (loss,) = logger.curves["test/accuracy"][1], logger.curves["test/loss"][1]
             hint = "loss and accuracy of shares of 6, 3 and 0 examples: which sums, divided by what?"
-            assert numbers == pytest.approx([F.cross_entropy(logits, labels).item(), accuracy]), hint
+            assert [loss, found] == pytest.approx([F.cross_entropy(logits, labels).item(), accuracy]), hint
 
     ranks(check, 3)
 
