@@ -54,10 +54,10 @@ def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
         drops = drops_by_itself(row.in_table.folder)  # conclusions say that it is not audited
         if not drops and not row.audited_steps and not row.audit_failure:
             yield f"{row.title}: no step of its timed runs was audited: {row.why_not_audited}"
-        if step := row.unexplained_jump:
+        if jump := row.unexplained_jump:
             yield (
-                f"{row.title}: its losses suddenly part from the first row's at step {step}, and the steps around were"
-                " not audited, so it may train differently from there; --resume audits them"
+                f"{row.title}: its losses suddenly part from the first row's at step {jump.step}, and the steps around"
+                " were not audited, so it may train differently from there; --resume audits them"
             )
 
 

@@ -17,7 +17,7 @@ COLOURS = {"tf": "#E69F00", "pt": "#0072B2", "ptl": "#CC79A7", "keras": "#009E73
 MORE_COLOURS = ("#56B4E9", "#8C8C8C")
 INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
 
-WIDTH, HEIGHT = 420, 290  # pixels; with this size, the text is hardly smaller on a phone than on a large screen
+WIDTH, HEIGHT = 420, 205  # pixels; with this size, the text is hardly smaller on a phone than on a large screen
 PNG_SCALE = 2
 STYLE: dict[str, Any] = {
     "font": "system-ui, sans-serif",
@@ -47,7 +47,7 @@ class Chart:
       title: for people.
       about: what its marks mean, in words that a newcomer knows.
       layers: the layers, which lie on top of each other, the lowest first.
-      height: of the whole chart, in pixels.
+      height: of the plot, in pixels, without its axis and its legend; the width is that of the whole chart.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Chart:
         chart = alt.layer(*self.layers).properties(width=WIDTH, height=self.height, background=PAPER)
         with alt.data_transformers.enable("default", max_rows=None):
             spec = chart.to_dict(validate=False)  # validating takes as long as drawing
-        fit = {"autosize": {"type": "fit", "contains": "padding"}}
+        fit = {"autosize": {"type": "fit-x", "contains": "padding"}}
         drawn: str = vl_convert.vegalite_to_svg(spec | {"config": STYLE} | fit)
         return drawn
 

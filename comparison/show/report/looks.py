@@ -1,5 +1,6 @@
 """How the rows of a comparison look in charts, the same in all charts."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,35 +67,19 @@ class Looks:
         return alt.Scale(domain=self.titles, range=[getattr(look, attribute) for look in self.of.values()])
 
     def _legend(self) -> alt.Legend:
-        symbol = (
-            {"symbolSize": 80, "symbolStrokeWidth": 2} if self.points else {"symbolSize": 250, "symbolType": "stroke"}
-        )
-        return alt.Legend(title=None, orient="top", columns=legend_columns(self.titles), **symbol)
-
-    @property
-    def legend_height(self) -> int:
-        return legend_height(self.titles)
+        line, point = {"symbolSize": 250, "symbolType": "stroke"}, {"symbolSize": 80, "symbolStrokeWidth": 2}
+        longest = max(map(len, self.of))
+        columns = 3 if longest <= 12 else 2 if longest <= 24 else 1
+        return alt.Legend(title=None, orient="top", columns=columns, **(point if self.points else line))
 
 
 def looks_of_rows(rows: Sequence[Row]) -> Looks:
     """Each implementation has one colour, which is darker if the mode is not plain."""
-    free = iter(MORE_COLOURS * len(rows))
-    colours, looks = dict(COLOURS), {}
+    others = dict.fromkeys(row.implementation for row in rows if row.implementation not in COLOURS)
+    colours, looks = COLOURS | dict(zip(others, itertools.cycle(MORE_COLOURS), strict=False)), {}
     widths = np.linspace(WIDEST, NARROWEST, max(2, len(rows))).tolist()
     for number, row in enumerate(rows):
-        if row.implementation not in colours:
-            colours[row.implementation] = next(free)
         colour = colours[row.implementation]
         colour = colour if row.mode == "plain" else darker(colour)
         looks[row.title] = Look(colour, widths[number], PATTERNS[number % 3], SHAPES[number % len(SHAPES)])
     return Looks(looks)
-
-
-def legend_columns(names: Sequence[str]) -> int:
-    longest = max(map(len, names))
-    return 3 if longest <= 12 else 2 if longest <= 24 else 1
-
-
-def legend_height(names: Sequence[str]) -> int:
-    """The height of a legend in pixels. It is added to a chart: the legend is above it, where it covers nothing."""
-    return 10 + 16 * -(-len(names) // legend_columns(names))
