@@ -91,12 +91,6 @@ class ProvedRow(RunsOfRow):
             return None
         return next((jump for run, other in self.same_seed if (jump := find_jump(other, run))), None)
 
-    @cached_property
-    def why_not_audited(self) -> str:
-        """Why no step of its runs was audited."""
-        notes = (audit.note for _, found in self.audits for audit in found.steps if audit.note)
-        return next(notes, "there was no audit, or it failed")
-
     # --- The status, and its notes ---
 
     @cached_property

@@ -217,6 +217,8 @@ def _audit_steps(
 ) -> list[Audit]:
     losses, steps = read_step_losses(run_dir), list[Audit]()
     latest = first_state(experiment)
+    outputs = sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
+    needed = BYTES * outputs
     spans = [
         (first, last) for first, last in _spans(run_dir) if only is None or any(first <= step <= last for step in only)
     ]
@@ -231,7 +233,7 @@ def _audit_steps(
         if latest.step < before.step and (fault := _scaling_fault(experiment, latest, before)) and fault.same is False:
             steps.append(fault)
         latest = after
-        if (needed := BYTES * _outputs(experiment)) > psutil.virtual_memory().available:
+        if needed > psutil.virtual_memory().available:
             steps.append(Audit.unproved(last, f"it would need {needed / 2**30:.0f} GiB of memory"))
         else:
             found = any(audit.same is False for audit in steps)
@@ -266,11 +268,6 @@ def read_audits(run_dir: Path) -> Audits | None:
         return read_json_model(Audits, run_dir / AUDITS_FILE)
     except UserError:
         return None
-
-
-def _outputs(experiment: Experiment) -> int:
-    """The number of outputs of all layers for the examples of a step."""
-    return sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
 
 
 def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:

@@ -87,13 +87,15 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Identity(BaseModel):
-    """Which run of a comparison it is; see `Job`.
+class Record(Ended):
+    """`run.json`: which run of a comparison it is, see `Job`, and how it has ended; written when it has.
 
     Attributes:
       session: number of the request's command that made the run, from 1; those that resumed the comparison come later.
+      failure: one line that says why there is no result, also if its files are not valid; None if there is one.
     """
 
+    schema_version: Literal[7]
     implementation: str
     mode: Mode
     variant: Values
@@ -101,16 +103,6 @@ class Identity(BaseModel):
     seed: Natural
     round: Count
     rate_search: bool
-
-
-class Record(Ended, Identity):
-    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
-
-    Attributes:
-      failure: one line that says why there is no result, also if its files are not valid; None if there is one.
-    """
-
-    schema_version: Literal[7]
 
     @property
     def contender(self) -> Contender:

@@ -41,6 +41,7 @@ def what_was_compared(table: Table) -> list[str]:
     images = f"{result.train_count:,} training and {result.test_count:,} test images"
     epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
     pairs = {(run.record.seed, run.record.round) for row in table.rows for run in row.runs["run"]}
+    swept_settings = any(option_name(name)[2:] in table.variant for name in options_of_kind(TrainConfig, "setting"))
     seeds, rounds = sorted({seed for seed, _ in pairs}), len(pairs)
     shown = f"seed{'s' if seeds[1:] else ''} {' '.join(map(str, seeds))}{f', {rounds} rounds' if rounds > 1 else ''}"
     return [
@@ -49,7 +50,7 @@ def what_was_compared(table: Table) -> list[str]:
         _update_rule(config),
         *_regularisation(config),
         # In a sweep over settings these lines are for all variants; the line of the variant has its settings.
-        *([] if _swept_settings(table) else [_settings(table)]),
+        *([] if swept_settings else [_settings(table)]),
         describe_devices(config, result.device_name),
         *variant,
     ]
@@ -95,10 +96,6 @@ def _shown(name: str, value: object) -> str:
     """`momentum 0.9`; `nesterov` if it is true."""
     words = name.replace("_", " ")
     return words if value is True else f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"
-
-
-def _swept_settings(table: Table) -> bool:
-    return any(option_name(field)[2:] in table.variant for field in options_of_kind(TrainConfig, "setting"))
 
 
 def _settings(table: Table) -> str:
@@ -284,7 +281,9 @@ def study_conclusions(study: Study) -> list[str]:
 
 def _scaled(study: Study, member: SweepRow, ratio: Ratio) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    interval = f" ({_ends(ratio)})" if ratio.low is not None else ", in too few rounds to be sure"
+    interval = (
+        f" ({span(ratio.low, ratio.high, to=' to ')})" if ratio.low is not None else ", in too few rounds to be sure"
+    )
     where = f"on {member.x} nodes" if study.option == "num-nodes" else f"with {member.x} devices"
     times, efficiency = f"{ratio.estimate:{RATIO}}", f"{member.efficiency:{SHARE}}"
     return f"{member.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"

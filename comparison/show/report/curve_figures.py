@@ -7,8 +7,7 @@ import pandas as pd
 
 from common.record.results import EpochLine
 from comparison.measure.row import Row
-from comparison.show.report.charts import Chart
-from comparison.show.report.looks import looks_of_rows
+from comparison.show.report.charts import Chart, looks_of_rows
 
 LEAST_ACCURACY_SPAN = (2.0, 20)  # of an axis: percentage points, and test images, so that one image looks unimportant
 

@@ -12,8 +12,7 @@ from common.record.timeline import SHOWN_PHASES
 from comparison.measure.frames import ROUND
 from comparison.measure.row import ABOUT_PHASES, Row
 from comparison.measure.table import num_pairs, paired_turns
-from comparison.show.report.charts import INK, PAPER, Chart
-from comparison.show.report.looks import looks_of_rows
+from comparison.show.report.charts import INK, PAPER, Chart, looks_of_rows
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#CC79A7", "#999999")
 LINE = 36  # height in pixels of a row in a bar chart

@@ -7,9 +7,8 @@ import altair as alt
 import pandas as pd
 
 from comparison.measure.sweep import Study, SweepRow
-from comparison.show.report.charts import INK, Chart
+from comparison.show.report.charts import INK, SHAPES, Chart, Looks, looks_of_rows
 from comparison.show.report.curve_figures import accuracy_scale
-from comparison.show.report.looks import SHAPES, Looks, looks_of_rows
 
 Band = tuple[float | None, float | None, float | None]  # a value, and the lower and the upper end of its band
 SPEED_UP, ACCURACY = "speed-up", "final-accuracy"
