@@ -266,7 +266,7 @@ def study_conclusions(study: Study) -> list[str]:
     lines = []
     for series in dict.fromkeys(row.series for row in study.rows):
         members = [row for row in study.rows if row.series == series and row.row.images_per_second]
-        if study.kind == "devices":
+        if study.is_scaled:
             largest = members[-1] if members else None
             if largest and largest.ratio and (largest.ideal or 0.0) > 1:
                 lines.append(_scaled(study, largest, largest.ratio))

@@ -121,12 +121,6 @@ def _versions(runs: Sequence[Run]) -> pd.DataFrame:
 
 def table_charts(table: Table) -> Iterator[Chart]:
     """All charts for which the runs of a table have numbers."""
-    rows = table.finished
-    if not rows:
-        return
-    yield from throughput(rows)
-    yield from turns(rows)
-    yield from breakdown(rows)
-    yield from accuracy_over_seconds(rows)
-    yield from loss_over_epochs(rows)
-    yield from learning_curves(rows)
+    charts = (throughput, turns, breakdown, accuracy_over_seconds, loss_over_epochs, learning_curves)
+    for chart in charts if table.finished else ():
+        yield from chart(table.finished)
