@@ -22,7 +22,7 @@ from typing import Literal, Self
 
 import numpy as np
 import psutil
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from threadpoolctl import threadpool_limits
 
 from common.experiment import Experiment
@@ -61,7 +61,7 @@ MOST_SAMPLES, LEAST_SAMPLES = 12, 6
 PROVABLE = 0.3  # of the change in the step: where rounding explains more, a difference proves nothing
 
 
-class Audit(BaseModel):
+class Audit(BaseModel, frozen=True, extra="forbid"):
     """Of one step; of the steps of one call, where a call takes several and can't be shorter; or of an evaluation.
 
     Attributes:
@@ -72,8 +72,6 @@ class Audit(BaseModel):
       explained: the share of what the step changes that rounding explains.
       note: what differs, or why nothing is proved; None if it is the same.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     first_step: Count
     last_step: Count
@@ -97,15 +95,13 @@ class Audit(BaseModel):
         return f"steps {self.first_step} to {self.last_step}"
 
 
-class Audits(BaseModel):
+class Audits(BaseModel, frozen=True, extra="forbid"):
     """`audits.json` of a run.
 
     Attributes:
       evaluations: those after which a state was kept. The last one is that of the run's final weights, and of the
         predictions, too. Empty if no state was kept.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[3] = 3
     steps: list[Audit]

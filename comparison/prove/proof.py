@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from common.data.datasets import Dataset
 from common.experiment import Experiment
@@ -54,15 +54,13 @@ class ProofJob(Job):
         return proof_path(dict(self.variant.values), self.name)
 
 
-class ProofRecord(BaseModel):
+class ProofRecord(BaseModel, frozen=True, extra="forbid"):
     """`proof.json`, beside the files of the run in 64 bits.
 
     Attributes:
       digest: over configuration, data, code and versions; a proof with the same digest is not made again.
       failure: why there is no result; None if there is one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[2]
     digest: str

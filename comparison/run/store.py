@@ -130,13 +130,11 @@ class Run:
 
 
 def log_end(log: Path, count: int) -> list[str]:
-    """Of a log that may be missing; without empty ones. A log that can't be read has one line, which says why."""
+    """The last `count` lines of a log that may be missing, without empty ones."""
     try:
         lines = read_file_end(log).splitlines()
     except FileNotFoundError:
         return []
-    except OSError as error:
-        return [f"{log.name} cannot be read: {error.strerror}"]
     return [line.expandtabs() for line in lines if line.strip()][-count:]
 
 
