@@ -4,6 +4,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -124,7 +125,7 @@ class LiveView:
         if self._seconds and self._done < self._total:
             spent = now - self._began if self._running else 0.0
             left = max(0.0, statistics.fmean(self._seconds) * (self._total - self._done) - spent)
-            state += f", {_clock(left)} left"
+            state += f", {timedelta(seconds=round(left))} left"
             if not self.console.is_terminal and (not self._running or now - self._told > PLAIN_SECONDS):
                 self.console.print(f"runs: {state}")
                 self._told = now
@@ -136,8 +137,3 @@ class LiveView:
         details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "rate search" if job.rate_search else ""]
         which = f" ({', '.join(filter(None, details))})" if self._total > 4 else ""
         self.console.print(f"{job.title}{which}: {what}", soft_wrap=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
