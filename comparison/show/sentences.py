@@ -152,9 +152,11 @@ def learning_conclusions(table: Table) -> list[str]:
 def speed_conclusions(table: Table) -> list[str]:
     """Which row is the fastest, in all modes and in each; what the next mode gains; on a busy machine, that it is."""
     good = [row for row in table.rows if row.is_comparable and row.images_per_second]
-    lines = [*_fastest_of_all(good)]
+    by_speed = sorted(good, key=lambda row: -(row.images_per_second or 0.0))
+    lines = [*_fastest_of_all(by_speed)]
     for mode in MODES:
-        lines += _fastest([row for row in good if row.mode == mode])
+        of_mode = [row for row in by_speed if row.mode == mode]
+        lines += [sentence for other in of_mode[1:] if (sentence := _times(of_mode[0], other))]
     lines += [sentence for row in good for other in good if (sentence := _gain(row, other))]
     if lines and (busy := busy_machine(good)):
         lines.append(f"on a busy machine: {busy} in every round")
@@ -199,26 +201,13 @@ def accuracy_conclusions(table: Table) -> list[str]:
 
 
 def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
-    """Compares the fastest row of several modes with the fastest one of another framework."""
+    """Compares the fastest row of several modes with the fastest one of another framework; the fastest come first."""
     if len({row.mode for row in rows}) < 2:
         return
-    first, *others = _by_speed(rows)
+    first, *others = rows
     other = next((row for row in others if row.implementation != first.implementation), None)
     if other and (sentence := _times(first, other)):
         yield f"{sentence}, the fastest of the other frameworks"
-
-
-def _fastest(rows: Sequence[Row]) -> Iterator[str]:
-    """Compares the row with the highest median speed with each of the others, the next fastest first."""
-    ordered = _by_speed(rows)
-    for other in ordered[1:]:
-        if sentence := _times(ordered[0], other):
-            yield sentence
-
-
-def _by_speed(rows: Sequence[Row]) -> list[Row]:
-    """The fastest first."""
-    return sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
 
 
 def _gain(row: Row, other: Row) -> str | None:
