@@ -87,7 +87,8 @@ class ProvedRow(RunsOfRow):
         table, first = self.in_table, self.in_table.reference
         if first is None or self.proof.same is False or drops_by_itself(self.in_table.folder):
             return None
-        if is_audited(table.folder / proof_path(table.variant, self.name) / CLOSER_DIR):
+        looked_into = (table.folder / proof_path(table.variant, row.name) / CLOSER_DIR for row in (first, self))
+        if all(map(is_audited, looked_into)):
             return None
         return next((jump for run, other in self.same_seed if (jump := find_jump(other, run))), None)
 
