@@ -118,7 +118,8 @@ def make_runs(folder: Path, request: Request, console: Console) -> None:
         maker.make(list(comparison_jobs(options, variants)))
         maker.make_further(variants)
         if options.verify == "auto":
-            prover.look_closer(maker.runs)
+            rows = Comparison(folder, request, maker.runs, missing=0).all_rows
+            prover.look_closer(row.unexplained_jump for row in rows if row.unexplained_jump)
             prover.look_at_skipped_steps(maker.runs)
         if options.check_learning:
             make_whole_set_runs(side_runner)

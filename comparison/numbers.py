@@ -8,7 +8,7 @@ from typing import Any
 
 ACCURACY, SHARE = ".2%", ".0%"
 LOSS = ".4f"
-RATIO = SECONDS = PERCENT = ".2f"
+RATIO = ".2f"
 COUNT = ",.0f"
 DIFFERENCE = ".0e"  # of losses
 

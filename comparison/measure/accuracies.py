@@ -33,7 +33,5 @@ def accuracies_differ_clearly(runs: pd.DataFrame, others: pd.DataFrame) -> bool:
 def _chance_of_predictions(run: Run, other: Run) -> float:
     one, two = Predictions.read(run.run_dir), Predictions.read(other.run_dir)
     right, others_right = one.guesses == one.labels, two.guesses == two.labels
-    if len(right) != len(others_right):
-        return 1.0
     only, others_only = int(np.sum(right & ~others_right)), int(np.sum(others_right & ~right))
     return float(stats.binomtest(only, only + others_only).pvalue) if only + others_only else 1.0

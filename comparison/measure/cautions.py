@@ -53,11 +53,13 @@ def _unproved(tables: Sequence[Table], asked: bool) -> Iterator[str]:
     for row in (row for table in tables for row in table.rows if row.num_runs) if asked else ():
         drops = drops_by_itself(row.in_table.folder)  # conclusions say that it is not audited
         if not drops and not row.audited_steps and not row.audit_failure:
-            yield f"{row.title}: no step of its timed runs was audited: {row.why_not_audited}"
-        if step := row.unexplained_jump:
+            notes = (audit.note for _, audits in row.audits for audit in audits.steps if audit.note)
+            why = next(notes, "there was no audit, or it failed")
+            yield f"{row.title}: no step of its timed runs was audited: {why}"
+        if jump := row.unexplained_jump:
             yield (
-                f"{row.title}: its losses suddenly part from the first row's at step {step}, and the steps around were"
-                " not audited, so it may train differently from there; --resume audits them"
+                f"{row.title}: its losses suddenly part from the first row's at step {jump.step}, and the steps around"
+                " were not audited, so it may train differently from there; --resume audits them"
             )
 
 

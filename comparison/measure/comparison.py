@@ -92,7 +92,7 @@ class Comparison:
         columns = {**fields_of(TurnLine), "images_per_second": float}
 
         def turns(run: Run) -> list[dict[str, Any]]:
-            return [{name: getattr(turn, name) for name in columns} for turn in run.turns]
+            return [dict(turn) | {"images_per_second": turn.images_per_second} for turn in run.turns]
 
         return lines_frame(self.lines, self.runs, columns, turns)
 

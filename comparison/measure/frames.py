@@ -47,7 +47,8 @@ def _leaves(annotation: Any) -> set[type]:
 
 
 # The columns of runs with their types. The result also has a number called warmup_steps; the column is the option.
-OF_A_RUN = {"run_dir": str, "table": int, **fields_of(Record)}
+OF_A_RUN = {"run_dir": str, "table": int, **fields_of(Record, [*WHICH_RUN, "session", "rate_search"])}
+OF_A_RUN |= fields_of(Record)
 OF_A_RUN |= fields_of(TrainConfig, options_of_kind(TrainConfig, *TRAINED))
 OF_A_RUN |= {
     name: kind for name, kind in fields_of(RunResult).items() if _leaves(kind) <= DTYPES.keys() and name not in OF_A_RUN

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from comparison.plan.options import FIRST_ROUNDS
 from comparison.ratios import MIN_CYCLES
-from comparison.run.load_meter import load_disturbs
+from comparison.run.load_meter import load_disturbs, quiet
 from comparison.run.store import Run
 
 LEAST_QUIET = 0.25  # of a run's turns; where fewer are undisturbed, these may be disturbed, too, but too short to tell
@@ -29,7 +29,7 @@ def is_round_due(disturbed: Sequence[bool], repeats: int, narrow: bool = False) 
 def is_round_disturbed(run: Run) -> bool:
     """Whether others may have slowed down a run's training; False if not known, as on several nodes with srun."""
     if len(run.turns) >= MIN_CYCLES:
-        return len(run.quiet_turns) < max(MIN_CYCLES, LEAST_QUIET * len(run.turns))
+        return len(quiet(run.turns)) < max(MIN_CYCLES, LEAST_QUIET * len(run.turns))
     other, result = other_load(run), run.result
     if other is None or result is None:
         return False

@@ -13,9 +13,10 @@ from comparison.prove.proof import (
     CLOSER_DIR,
     FIRST_BATCH_DIR,
     SKIPPED_DIR,
+    Jump,
     Proof,
+    find_jump,
     judge,
-    jump_between,
     proof_path,
     why_proof_does_not_fit,
 )
@@ -78,20 +79,18 @@ class ProvedRow(RunsOfRow):
         return f"{where}, {audit.what}: {audit.note}{f' (and {len(others)} more audits)' if others else ''}"
 
     @cached_property
-    def unexplained_jump(self) -> int | None:
-        """The step at which its losses suddenly part from the first row's; None if not, or if that was looked into."""
+    def unexplained_jump(self) -> Jump | None:
+        """Where its losses suddenly part from the first row's; None if they don't, or if that was looked into.
+
+        Nor where each framework draws random numbers of its own: losses differ anyway.
+        """
         table, first = self.in_table, self.in_table.reference
         if first is None or self.proof.same is False or drops_by_itself(self.in_table.folder):
             return None
-        if is_audited(table.folder / proof_path(table.variant, self.name) / CLOSER_DIR):
+        looked_into = (table.folder / proof_path(table.variant, row.name) / CLOSER_DIR for row in (first, self))
+        if all(map(is_audited, looked_into)):
             return None
-        return next((step for run, other in self.same_seed if (step := jump_between(other, run))), None)
-
-    @cached_property
-    def why_not_audited(self) -> str:
-        """Why no step of its runs was audited."""
-        notes = (audit.note for _, found in self.audits for audit in found.steps if audit.note)
-        return next(notes, "there was no audit, or it failed")
+        return next((jump for run, other in self.same_seed if (jump := find_jump(other, run))), None)
 
     # --- The status, and its notes ---
 

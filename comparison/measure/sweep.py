@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import pandas as pd
 
@@ -10,8 +9,6 @@ from comparison.measure.row import Row
 from comparison.measure.table import Table, speed_ratio
 from comparison.plan.jobs import SCALED, Values
 from comparison.ratios import Ratio
-
-Axis = Literal["devices", "batch-size", "other"]
 
 
 @dataclass(frozen=True)
@@ -44,11 +41,12 @@ class Study:
     Attributes:
       option: the option on the axis: devices or num-nodes if one of them was swept, `total devices` if both were, else
         the first option of the sweep.
+      is_scaled: whether the number of devices was swept.
       test_count: images in the test set.
     """
 
     option: str
-    kind: Axis
+    is_scaled: bool
     rows: list[SweepRow]
     test_count: int
 
@@ -65,16 +63,15 @@ def make_sweep_study(tables: Sequence[Table]) -> Study | None:
         return None
     option = next(iter(tables[0].variant))
     scaled = [name for name in SCALED if name in tables[0].variant]
-    kind: Axis = "devices" if scaled else "batch-size" if option == "batch-size" else "other"
     axis = "total devices" if len(scaled) > 1 else scaled[0] if scaled else option
     rows = []
     for row in (row for table in tables for row in table.finished):
         x = str(_devices(row)) if len(scaled) > 1 else row.variant[axis]
         # Of devices and nodes, both swept, the nodes tell series with the same total apart.
         others = [value for name, value in row.variant.items() if name not in (axis, *scaled[:-1])]
-        speed_up = _speed_up(tables, row) if kind == "devices" else (None, None)
+        speed_up = _speed_up(tables, row) if scaled else (None, None)
         rows.append(SweepRow(row, x, ", ".join([row.title, *others]), *speed_up))
-    return Study(axis, kind, rows, min(row.row.results[0].test_count for row in rows))
+    return Study(axis, bool(scaled), rows, min(row.row.results[0].test_count for row in rows))
 
 
 def _speed_up(tables: Sequence[Table], row: Row) -> tuple[Ratio | None, float | None]:

@@ -13,14 +13,7 @@ from common.implementations import IMPLEMENTATIONS, interpreter_of, modes_of
 from common.platform.cli import as_typed, complaint, option_name
 from common.platform.errors import UserError
 from common.platform.machine import REPOSITORY
-from common.spec.options import (
-    ABOUT_MODE,
-    Mode,
-    TrainConfig,
-    TrainingOptions,
-    option,
-    options_of_kind,
-)
+from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, option, options_of_kind
 
 # Kinds of compare.py's own options: which rows there are, how a run is made, how many runs, sweeps, how results are
 # judged and shown, the folder. --resume may change options of the kinds in RESUME_WITH, --report-only of those in

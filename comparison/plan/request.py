@@ -7,7 +7,7 @@ import platform
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from common.platform.errors import UserError
 from common.platform.files import lock_file, read_json_model, write_text
@@ -18,7 +18,7 @@ from comparison.plan.options import CompareConfig
 REQUEST_FILE = "comparison.json"
 
 
-class Request(BaseModel):
+class Request(BaseModel, frozen=True, extra="forbid"):
     """`comparison.json`.
 
     Attributes:
@@ -27,8 +27,6 @@ class Request(BaseModel):
       created: the time when the comparison was begun, ISO 8601, UTC.
       warnings: what was noticed when the comparison was begun, such as a GPU that a framework can't use.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[2]
     created: str

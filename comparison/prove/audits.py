@@ -22,7 +22,7 @@ from typing import Literal, Self
 
 import numpy as np
 import psutil
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from threadpoolctl import threadpool_limits
 
 from common.experiment import Experiment
@@ -63,7 +63,7 @@ MOST_SAMPLES, LEAST_SAMPLES = 12, 6
 PROVABLE = 0.3  # of the change in the step: where rounding explains more, a difference proves nothing
 
 
-class Audit(BaseModel):
+class Audit(BaseModel, frozen=True, extra="forbid"):
     """Of one step; of the steps of one call, where a call takes several and can't be shorter; or of an evaluation.
 
     Attributes:
@@ -74,8 +74,6 @@ class Audit(BaseModel):
       explained: the share of what the step changes that rounding explains.
       note: what differs, or why nothing is proved; None if it is the same.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     first_step: Count
     last_step: Count
@@ -99,15 +97,13 @@ class Audit(BaseModel):
         return f"steps {self.first_step} to {self.last_step}"
 
 
-class Audits(BaseModel):
+class Audits(BaseModel, frozen=True, extra="forbid"):
     """`audits.json` of a run.
 
     Attributes:
       evaluations: those after which a state was kept. The last one is that of the run's final weights, and of the
         predictions, too. Empty if no state was kept.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[3] = 3
     steps: list[Audit]
@@ -227,6 +223,8 @@ def _audit_steps(
 ) -> list[Audit]:
     losses, steps = read_step_losses(run_dir), list[Audit]()
     latest = first_state(experiment)
+    outputs = sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
+    needed = BYTES * outputs
     spans = [
         (first, last) for first, last in _spans(run_dir) if only is None or any(first <= step <= last for step in only)
     ]
@@ -241,7 +239,7 @@ def _audit_steps(
         if latest.step < before.step and (fault := _scaling_fault(experiment, latest, before)) and fault.same is False:
             steps.append(fault)
         latest = after
-        if (needed := BYTES * _outputs(experiment)) > psutil.virtual_memory().available:
+        if needed > psutil.virtual_memory().available:
             steps.append(Audit.unproved(last, f"it would need {needed / 2**30:.0f} GiB of memory"))
         else:
             found = any(audit.same is False for audit in steps)
@@ -276,11 +274,6 @@ def read_audits(run_dir: Path) -> Audits | None:
         return read_json_model(Audits, run_dir / AUDITS_FILE)
     except UserError:
         return None
-
-
-def _outputs(experiment: Experiment) -> int:
-    """The number of outputs of all layers for the examples of a step."""
-    return sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
 
 
 def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:

@@ -13,26 +13,20 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from common.data.datasets import Dataset
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.files import read_json_model
-from common.record.results import (
-    RESULT_FILE,
-    EpochLine,
-    read_metrics,
-    read_result,
-    read_step_losses,
-)
+from common.record.results import RESULT_FILE, EpochLine, read_metrics, read_result, read_step_losses
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
 from comparison.lockstep import OTHER_SETTINGS, find_departure, find_loss_jump, loss_differences
 from comparison.plan.jobs import Contender, Job, Values, Variant, row_path
-from comparison.prove.audits import read_audits
+from comparison.prove.audits import audited_steps_around, read_audits
 from comparison.run.store import LOG_FILE, Run
 
 PROOF_FILE = "proof.json"
@@ -60,15 +54,13 @@ class ProofJob(Job):
         return proof_path(dict(self.variant.values), self.name)
 
 
-class ProofRecord(BaseModel):
+class ProofRecord(BaseModel, frozen=True, extra="forbid"):
     """`proof.json`, beside the files of the run in 64 bits.
 
     Attributes:
       digest: over configuration, data, code and versions; a proof with the same digest is not made again.
       failure: why there is no result; None if there is one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[2]
     digest: str
@@ -203,10 +195,24 @@ def _judge_folders(reference: Path, other: Path) -> Proof:
     return Proof(False, difference, departure)
 
 
-def jump_between(first: Run, other: Run) -> int | None:
-    """The step at which the losses of two runs suddenly part; None if they don't."""
+class Jump(NamedTuple):
+    """The step at which the losses of another row's run suddenly part from those of the first row's."""
+
+    first: Run
+    run: Run
+    step: int
+
+    @property
+    def audited_steps(self) -> tuple[int, ...]:
+        assert self.run.result
+        return audited_steps_around(self.run.result.plan, self.step)
+
+
+def find_jump(first: Run, other: Run) -> Jump | None:
+    """Where two runs of the same seed suddenly part; None if they don't."""
     assert first.result and other.result
     plan = first.result.plan
     of_first, of_other = ({plan.last_step(line.epoch): line.test_loss for line in run.epochs} for run in (first, other))
     configs = first.result.config, other.result.config
-    return find_loss_jump((first.losses, other.losses), (of_first, of_other), configs)
+    step = find_loss_jump((first.losses, other.losses), (of_first, of_other), configs)
+    return Jump(first, other, step) if step else None

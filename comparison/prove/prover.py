@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -18,35 +18,27 @@ from common.platform.machine import code_sha256, describe_machine, list_gpus, nu
 from common.platform.processor import LIMIT_VARIABLE
 from common.record.audited_states import STATES_DIR
 from common.record.predictions import PREDICTIONS_FILE
-from common.record.results import METRICS_FILE, RESULT_FILE, WEIGHTS_FILE, read_result
+from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
-from common.spec.own_network import digest_of, drops_by_itself
-from comparison.plan.jobs import contenders
+from common.spec.own_network import digest_of
 from comparison.plan.request import Request
-from comparison.prove.audits import (
-    audited_steps_around,
-    audited_steps_that_fit,
-    is_audited,
-    make_audits,
-    steps_around_skipped,
-)
+from comparison.prove.audits import audited_steps_that_fit, is_audited, make_audits, steps_around_skipped
 from comparison.prove.proof import (
     CLOSER_DIR,
     FIRST_BATCH_DIR,
     PROOF_FILE,
     SKIPPED_DIR,
+    Jump,
     ProofJob,
     ProofRecord,
     check_proof_complete,
     judge,
-    jump_between,
     proof_path,
 )
 from comparison.run.program import Ended, Program
 from comparison.run.runner import Follower, run_programs
-from comparison.run.store import LOG_FILE, Run, check_name
+from comparison.run.store import Run, check_name
 
-KEPT_FILES = (PROOF_FILE, RESULT_FILE, METRICS_FILE, LOG_FILE)
 Programs = Mapping[Path, tuple[str, TrainConfig]]  # run folder -> implementation and options
 
 
@@ -119,46 +111,23 @@ class Prover:
         }
         self._audit(again, audited_steps_that_fit(jobs[0].config))
 
-    def look_closer(self, runs: Sequence[Run]) -> None:
+    def look_closer(self, jumps: Iterable[Jump]) -> None:
         """Makes runs once more that suddenly part from the first row's, and audits the steps around; nothing is timed.
 
-        In a comparison's rounds, chance decides which steps are audited. Rows whose proofs differ are left out: the
-        first step that differs is known. There are no such runs of a network in which each framework draws random
-        numbers of its own: their losses differ anyway.
-
-        Args:
-          runs: all runs of the comparison.
+        In a comparison's rounds, chance decides which steps are audited.
         """
-        if drops_by_itself(self.folder):
-            return
-        runs = [run for run in runs if run.result and not run.record.rate_search]
-        firsts: dict[tuple[Path, int], Run] = {}  # variant and seed -> a run of the first row
-        for run in runs:
-            if run.record.contender == contenders(self.request.options)[0]:
-                firsts.setdefault((self._proof_dir(run).parent, run.record.seed), run)
-        parted: dict[Path, tuple[Run, Run, int]] = {}  # row -> the first row's run, its own, the step
-        for run in runs:
-            path = self._proof_dir(run)
-            first = firsts.get((path.parent, run.record.seed))
-            if (
-                first
-                and path not in parted
-                and (step := jump_between(first, run))
-                and judge(self.folder, run.record.variant, first.record.name, run.record.name).same is not False
-            ):
-                parted[path] = first, run, step
-        for first in firsts.values():
-            others = [(run, step) for of, run, step in parted.values() if of is first]
-            again = {self._proof_dir(run) / CLOSER_DIR: run for run in (first, *(run for run, _ in others))}
-            if not others or all(map(is_audited, again)):
-                continue
-            titles = " and ".join(f"{run.record.title} at step {step}" for run, step in others)
+        by_first: dict[Path, list[Jump]] = {}
+        for jump in jumps:
+            by_first.setdefault(jump.first.run_dir, []).append(jump)
+        for parted in by_first.values():
+            first = parted[0].first
+            titles = " and ".join(f"{jump.run.record.title} at step {jump.step}" for jump in parted)
             self.say(
                 f"losses suddenly part from those of {first.record.title} (seed {first.record.seed}): {titles};"
                 " training again, to audit the steps around"
             )
-            assert first.result
-            steps = {around for _, step in others for around in audited_steps_around(first.result.plan, step)}
+            again = {self._proof_dir(run) / CLOSER_DIR: run for run in (first, *(jump.run for jump in parted))}
+            steps = {step for jump in parted for step in jump.audited_steps}
             self._audit(_as_before(again), tuple(sorted(steps)))
 
     def look_at_skipped_steps(self, runs: Sequence[Run]) -> None:
@@ -281,14 +250,12 @@ def _restore(path: Path, digest: str) -> bool:
 
 
 def _keep(run_dir: Path, digest: str) -> None:
-    """Copies the files of a proof into the cache for later comparisons; all of them or none."""
+    """Copies a proof into the cache for later comparisons; all of its files or none."""
     kept = _cache() / digest
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
         new = kept.with_name(f".{digest}.{run_dir.stat().st_ino}")
-        new.mkdir()
-        for name in KEPT_FILES:
-            shutil.copy(run_dir / name, new)
+        shutil.copytree(run_dir, new)
         shutil.rmtree(kept, ignore_errors=True)  # a damaged one, or one that another comparison has just made
         new.rename(kept)
     except OSError as error:

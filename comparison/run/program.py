@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from common.platform.files import Count, Natural
 from common.spec.options import Mode, TrainConfig
@@ -15,7 +15,7 @@ RECORD_FILE = "run.json"
 NEVER = "1970-01-01T00:00:00+00:00"
 
 
-class Program(BaseModel):
+class Program(BaseModel, frozen=True, extra="forbid"):
     """A command line and a run folder.
 
     Attributes:
@@ -25,8 +25,6 @@ class Program(BaseModel):
       is_reference: whether it is the program of the first row, which the other programs are compared with.
       audited_steps: the steps before and after which it keeps a state, see `comparison.prove.audits`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     implementation: str
     interpreter: str
@@ -59,7 +57,7 @@ class Program(BaseModel):
         return ("srun", *tasks, "--cpu-bind=none", "--kill-on-bad-exit=1", *threads)
 
 
-class Ended(BaseModel):
+class Ended(BaseModel, frozen=True, extra="forbid"):
     """How a program has ended.
 
     Attributes:
@@ -71,8 +69,6 @@ class Ended(BaseModel):
       failure: one line that says why there is no result; None if the program exited with 0.
       group: from 1; programs of a round that do not fit into memory together train in turns in several groups.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     started: str
     process_seconds: float = Field(0.0, ge=0, allow_inf_nan=False)
@@ -87,13 +83,15 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Identity(BaseModel):
-    """Which run of a comparison it is; see `Job`.
+class Record(Ended):
+    """`run.json`: which run of a comparison it is, see `Job`, and how it has ended; written when it has.
 
     Attributes:
       session: number of the request's command that made the run, from 1; those that resumed the comparison come later.
+      failure: one line that says why there is no result, also if its files are not valid; None if there is one.
     """
 
+    schema_version: Literal[7]
     implementation: str
     mode: Mode
     variant: Values
@@ -101,16 +99,6 @@ class Identity(BaseModel):
     seed: Natural
     round: Count
     rate_search: bool
-
-
-class Record(Ended, Identity):
-    """`run.json`: what is known of a run from outside its processes. It is written when the run has ended or failed.
-
-    Attributes:
-      failure: one line that says why there is no result, also if its files are not valid; None if there is one.
-    """
-
-    schema_version: Literal[7]
 
     @property
     def contender(self) -> Contender:

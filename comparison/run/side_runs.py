@@ -10,7 +10,7 @@ from common.platform.files import read_json_model, write_text, writing
 from common.record.profile import PROFILE_FILE, Profile
 from common.record.recorder import WARMUP_STEPS
 from common.spec.options import TrainConfig
-from comparison.plan.jobs import Contender, Values, Variant, contenders, row_path
+from comparison.plan.jobs import Contender, Variant, contenders, row_path
 from comparison.plan.request import Request
 from comparison.run.program import Ended, Program
 from comparison.run.runner import Follower, run_programs
@@ -78,11 +78,6 @@ class SideRunner:
 
 
 # --- Profiles: a profiler would slow down a measured run ---
-
-
-def profile_path(variant: Values, name: str) -> Path:
-    """The folder of a row's profiled run, relative to the comparison's folder."""
-    return row_path(PROFILES_DIR, variant, name)
 
 
 def read_profile(run_dir: Path) -> Profile | None:

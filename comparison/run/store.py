@@ -70,11 +70,6 @@ class Run:
         return self.result is not None and self.result.resumed_from is None
 
     @property
-    def quiet_turns(self) -> list[TurnLine]:
-        """The turns that no other program has disturbed."""
-        return quiet(self.turns)
-
-    @property
     def loop_seconds(self) -> float:
         """Seconds of training and evaluation, without start-up; 0 if the run failed."""
         phases = self.result.phase_seconds if self.result else {}
@@ -107,7 +102,7 @@ class Run:
         """
         if self.result is None or not self.is_measured:
             return None
-        turns = self.quiet_turns or self.turns
+        turns = quiet(self.turns) or self.turns
         return typical_speed([turn.images_per_second for turn in turns]) if turns else self.result.images_per_second
 
     def reach(self, accuracy: float | None) -> Reach:
@@ -135,13 +130,11 @@ class Run:
 
 
 def log_end(log: Path, count: int) -> list[str]:
-    """Of a log that may be missing; without empty ones. A log that can't be read has one line, which says why."""
+    """The last `count` lines of a log that may be missing, without empty ones."""
     try:
         lines = read_file_end(log).splitlines()
     except FileNotFoundError:
         return []
-    except OSError as error:
-        return [f"{log.name} cannot be read: {error.strerror}"]
     return [line.expandtabs() for line in lines if line.strip()][-count:]
 
 

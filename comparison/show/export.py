@@ -34,7 +34,7 @@ MARKDOWN = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
 
 
 def to_markdown(comparison: Comparison) -> str:
-    lines, shown = [*map(_verbatim, comparison.request.commands[-1:]), ""], []
+    lines, shown = [f"    {comparison.request.commands[-1]}", ""], []  # indented lines are a block of code
     if study := comparison.study:
         shown += study_tables(study)
         for cells in shown:
@@ -49,7 +49,7 @@ def to_markdown(comparison: Comparison) -> str:
         lines += ["", *map(_line, conclusions(table)), ""]
     lines += [legend(shown, comparison.request.options.modes), ""]
     if notes := remarks(comparison):
-        lines += [*map(_verbatim, notes), ""]
+        lines += [*(f"    {line}" for line in notes), ""]
     return "\n".join(lines)
 
 
@@ -61,11 +61,6 @@ def _plain(text: str) -> str:
 def _line(text: str) -> str:
     """Markdown of a line, which ends at its end."""
     return f"{_plain(text)}  "
-
-
-def _verbatim(line: str) -> str:
-    """Markdown of a line in a block of code."""
-    return f"    {line}"
 
 
 def markdown_grid(cells: pd.DataFrame) -> list[str]:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -130,7 +131,7 @@ class LiveView:
             left = each * (self._total - self._done)
             if self._running:  # those of a round end together
                 left = each * (self._total - self._done_before) - (time.monotonic() - self._began)
-            state += f", {_clock(max(0.0, left))} left"
+            state += f", {timedelta(seconds=round(max(0.0, left)))} left"
         self._tell(state, at_once=not self._running)
 
     def _tell(self, state: str, at_once: bool = False) -> None:
@@ -147,8 +148,3 @@ class LiveView:
         details = [job.variant.name, f"seed {job.seed}", f"round {job.round}", "rate search" if job.rate_search else ""]
         which = f" ({', '.join(filter(None, details))})" if self._total > 4 else ""
         self.console.print(f"{job.title}{which}: {what}", soft_wrap=True)
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

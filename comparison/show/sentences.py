@@ -41,6 +41,7 @@ def what_was_compared(table: Table) -> list[str]:
     images = f"{result.train_count:,} training and {result.test_count:,} test images"
     epochs = f"{config.epochs} epoch{'s' if config.epochs != 1 else ''}"
     pairs = {(run.record.seed, run.record.round) for row in table.rows for run in row.runs["run"]}
+    swept_settings = any(option_name(name)[2:] in table.variant for name in options_of_kind(TrainConfig, "setting"))
     seeds, rounds = sorted({seed for seed, _ in pairs}), len(pairs)
     shown = f"seed{'s' if seeds[1:] else ''} {' '.join(map(str, seeds))}{f', {rounds} rounds' if rounds > 1 else ''}"
     return [
@@ -49,7 +50,7 @@ def what_was_compared(table: Table) -> list[str]:
         _update_rule(config),
         *_regularisation(config),
         # In a sweep over settings these lines are for all variants; the line of the variant has its settings.
-        *([] if _swept_settings(table) else [_settings(table)]),
+        *([] if swept_settings else [_settings(table)]),
         describe_devices(config, result.device_name),
         *variant,
     ]
@@ -95,10 +96,6 @@ def _shown(name: str, value: object) -> str:
     """`momentum 0.9`; `nesterov` if it is true."""
     words = name.replace("_", " ")
     return words if value is True else f"{words} {value:g}" if isinstance(value, float) else f"{words} {value}"
-
-
-def _swept_settings(table: Table) -> bool:
-    return any(option_name(field)[2:] in table.variant for field in options_of_kind(TrainConfig, "setting"))
 
 
 def _settings(table: Table) -> str:
@@ -155,9 +152,11 @@ def learning_conclusions(table: Table) -> list[str]:
 def speed_conclusions(table: Table) -> list[str]:
     """Which row is the fastest, in all modes and in each; what the next mode gains; on a busy machine, that it is."""
     good = [row for row in table.rows if row.is_comparable and row.images_per_second]
-    lines = [*_fastest_of_all(good)]
+    by_speed = sorted(good, key=lambda row: -(row.images_per_second or 0.0))
+    lines = [*_fastest_of_all(by_speed)]
     for mode in MODES:
-        lines += _fastest([row for row in good if row.mode == mode])
+        of_mode = [row for row in by_speed if row.mode == mode]
+        lines += [sentence for other in of_mode[1:] if (sentence := _times(of_mode[0], other))]
     lines += [sentence for row in good for other in good if (sentence := _gain(row, other))]
     if lines and (busy := busy_machine(good)):
         lines.append(f"on a busy machine: {busy} in every round")
@@ -202,26 +201,13 @@ def accuracy_conclusions(table: Table) -> list[str]:
 
 
 def _fastest_of_all(rows: Sequence[Row]) -> Iterator[str]:
-    """Compares the fastest row of several modes with the fastest one of another framework."""
+    """Compares the fastest row of several modes with the fastest one of another framework; the fastest come first."""
     if len({row.mode for row in rows}) < 2:
         return
-    first, *others = _by_speed(rows)
+    first, *others = rows
     other = next((row for row in others if row.implementation != first.implementation), None)
     if other and (sentence := _times(first, other)):
         yield f"{sentence}, the fastest of the other frameworks"
-
-
-def _fastest(rows: Sequence[Row]) -> Iterator[str]:
-    """Compares the row with the highest median speed with each of the others, the next fastest first."""
-    ordered = _by_speed(rows)
-    for other in ordered[1:]:
-        if sentence := _times(ordered[0], other):
-            yield sentence
-
-
-def _by_speed(rows: Sequence[Row]) -> list[Row]:
-    """The fastest first."""
-    return sorted(rows, key=lambda row: -(row.images_per_second or 0.0))
 
 
 def _gain(row: Row, other: Row) -> str | None:
@@ -269,7 +255,7 @@ def study_conclusions(study: Study) -> list[str]:
     lines = []
     for series in dict.fromkeys(row.series for row in study.rows):
         members = [row for row in study.rows if row.series == series and row.row.images_per_second]
-        if study.kind == "devices":
+        if study.is_scaled:
             largest = members[-1] if members else None
             if largest and largest.ratio and (largest.ideal or 0.0) > 1:
                 lines.append(_scaled(study, largest, largest.ratio))
@@ -284,7 +270,9 @@ def study_conclusions(study: Study) -> list[str]:
 
 def _scaled(study: Study, member: SweepRow, ratio: Ratio) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
-    interval = f" ({_ends(ratio)})" if ratio.low is not None else ", in too few rounds to be sure"
+    interval = (
+        f" ({span(ratio.low, ratio.high, to=' to ')})" if ratio.low is not None else ", in too few rounds to be sure"
+    )
     where = f"on {member.x} nodes" if study.option == "num-nodes" else f"with {member.x} devices"
     times, efficiency = f"{ratio.estimate:{RATIO}}", f"{member.efficiency:{SHARE}}"
     return f"{member.series}: {times} times as fast {where}{interval}, {efficiency} of the ideal"

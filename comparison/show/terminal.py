@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 from rich import box
-from rich.console import Console, ConsoleOptions, Group
-from rich.measure import Measurement
+from rich.console import Console, Group
 from rich.table import Table as TextTable
 
 from comparison.measure.comparison import Comparison
@@ -19,14 +18,14 @@ def print_tables(console: Console, comparison: Comparison) -> None:
     if study := comparison.study:
         _print_lines(console, what_was_swept(comparison))
         for cells in study_tables(study):
-            _print_grid(console, cells, [row.row for row in study.rows], study.option)
+            _print_parts(console, cells, [row.row for row in study.rows], study.option)
         console.print("\nthe tables of each variant are in report.html and results.md", style="dim")
     else:
         shown = []
         for table in comparison.tables:
             _print_lines(console, what_was_compared(table))
             for cells in row_tables(table.rows, details=False) if table.finished else ():
-                _print_grid(console, cells, table.rows, "framework")
+                _print_parts(console, cells, table.rows, "framework")
                 shown.append(cells)
         if shown:
             console.print(f"\n{legend(shown, comparison.request.options.modes)}", style="dim")
@@ -62,7 +61,7 @@ def tables_so_far(console: Console, comparison: Comparison) -> Group:
     return Group("\nresults so far; more rounds narrow the intervals, and cover more processes:\n", *parts, "")
 
 
-def _print_grid(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str) -> None:
+def _print_parts(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str) -> None:
     for part in _parts(console, cells, rows, what):
         console.print()
         console.print(part)
@@ -72,14 +71,12 @@ def _parts(console: Console, cells: pd.DataFrame, rows: Sequence[Row], what: str
     """A table, in parts of as many columns as fit beside each other."""
     unbounded = console.options.update(width=10**4)
     while (count := len(cells.columns)) > 0:
-        while count > 1 and _width(console, unbounded, _grid(cells.iloc[:, :count], rows, what)) > console.width:
+        grid = _grid(cells.iloc[:, :count], rows, what)
+        while count > 1 and console.measure(grid, options=unbounded).maximum > console.width:
             count -= 1
-        yield _grid(cells.iloc[:, :count], rows, what)
+            grid = _grid(cells.iloc[:, :count], rows, what)
+        yield grid
         cells = cells.iloc[:, count:]
-
-
-def _width(console: Console, options: ConsoleOptions, grid: TextTable) -> int:
-    return Measurement.get(console, options, grid).maximum
 
 
 def _grid(cells: pd.DataFrame, rows: Sequence[Row], what: str) -> TextTable:

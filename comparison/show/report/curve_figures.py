@@ -7,8 +7,7 @@ import pandas as pd
 
 from common.record.results import EpochLine
 from comparison.measure.row import Row
-from comparison.show.report.charts import Chart
-from comparison.show.report.looks import looks_of_rows
+from comparison.show.report.charts import Chart, looks_of_rows
 
 LEAST_ACCURACY_SPAN = (2.0, 20)  # of an axis: percentage points, and test images, so that one image looks unimportant
 
@@ -24,90 +23,66 @@ def accuracy_scale(percentages: Sequence[float], num_images: int) -> alt.Scale:
 
 def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
     """A line for each row: the test accuracy after each epoch of its run with the median duration."""
-    table = pd.concat([_epochs(row.title, row.typical_run.epochs) for row in rows])
+    table = pd.concat([_epochs(row, row.typical_run.epochs) for row in rows])
     if len(table) == len(rows):  # a single epoch would be a dot
         return
-    table["x"] = (table["train_seconds"] + table["eval_seconds"]).groupby(table["row"]).cumsum()
+    table["seconds"] = (table["train_seconds"] + table["eval_seconds"]).groupby(table["row"]).cumsum()
     table["value"] = 100 * table["test_accuracy"]
-    table = table[["row", "x", "value"]]
-    x = alt.X("x:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
+    x = alt.X("seconds:Q", title="Seconds of training and evaluation, without start-up").scale(zero=True)
     y = alt.Y("value:Q", title="Test accuracy, %")
     y = y.scale(accuracy_scale(table["value"].tolist(), rows[0].results[0].test_count))
-    yield Chart(
-        "accuracy",
-        "Accuracy over seconds",
-        "On the test set, in each row's run with the median duration.",
-        [_lines(rows, table, x, y)],
-        _height(rows),
-    )
+    about = "On the test set, in each row's run with the median duration."
+    yield Chart("accuracy", "Accuracy over seconds", about, [_lines(rows, table).encode(x, y)])
 
 
 def loss_over_epochs(rows: Sequence[Row]) -> Iterator[Chart]:
     """A strong line for each row's test loss, a pale one for its training loss: the means over seeds."""
-    parts = []
-    for row in rows:
-        firsts = row.runs.drop_duplicates("seed")["run"]
-        means = pd.concat([_epochs(row.title, run.epochs) for run in firsts]).groupby("epoch")
-        for kind, column in (("training", "train_loss"), ("test", "test_loss")):
-            line = means[column].mean().reset_index().set_axis(["x", "value"], axis=1)
-            parts.append(line.assign(row=row.title, set=kind))
-    table = pd.concat(parts)
-    if len(table) == len(parts):
+    parts = [_epochs(row, run.epochs) for row in rows for run in row.runs.drop_duplicates("seed")["run"]]
+    means = pd.concat(parts).groupby(["row", "epoch"], sort=False)[["train_loss", "test_loss"]].mean()
+    if len(means) == len(rows):
         return
+    table = means.set_axis(["training", "test"], axis=1).melt(var_name="set", ignore_index=False).reset_index()
     yield Chart(
         "loss",
         "Loss over epochs",
         "Strong lines: the test set. Pale lines: the training set, averaged over an epoch while the weights changed."
         " Lines on top of each other mean equal values.",
-        [_lines(rows, table, _epoch_axis(table), _loss_axis())],
-        _height(rows),
+        [_loss_lines(rows, table)],
     )
 
 
 def learning_curves(rows: Sequence[Row]) -> Iterator[Chart]:
     """Losses on training and test images, with `--check-learning`."""
-    parts = []
-    for row in rows:
-        if fit := row.fit:
-            parts.append(_epochs(row.title, fit.train).assign(set="training"))
-            parts.append(_epochs(row.title, fit.test).assign(set="test"))
-    if not parts:
+    sets = {(row, kind): getattr(row.fit, kind) for row in rows if row.fit for kind in ("train", "test")}
+    if not sets:
         return
-    table = pd.concat(parts).rename(columns={"epoch": "x", "test_loss": "value"})[["row", "set", "x", "value"]]
+    table = pd.concat([_epochs(row, epochs).assign(set=kind) for (row, kind), epochs in sets.items()])
+    table = table.replace({"set": {"train": "training"}}).rename(columns={"test_loss": "value"})
     yield Chart(
         "learning",
         "Underfitting or overfitting",
         "Strong lines: the test images. Pale lines: the same number of training images, evaluated in the same way:"
         " after the epoch, without dropout or augmentation. Both high: underfitting. The pale line far below the strong"
         " one, or the strong one rising: overfitting.",
-        [_lines(rows, table, _epoch_axis(table), _loss_axis())],
-        _height(rows),
+        [_loss_lines(rows, table)],
     )
 
 
-def _epochs(title: str, epochs: Sequence[EpochLine]) -> pd.DataFrame:
-    """A line for each evaluation; `row` is the title."""
-    return pd.DataFrame(map(dict, epochs)).assign(row=title)
+def _epochs(row: Row, epochs: Sequence[EpochLine]) -> pd.DataFrame:
+    """A line for each evaluation; `row` is the row's title."""
+    return pd.DataFrame(map(dict, epochs)).assign(row=row.title)
 
 
-def _height(rows: Sequence[Row]) -> float:
-    return 260 + looks_of_rows(rows).legend_height
+def _loss_lines(rows: Sequence[Row], table: pd.DataFrame) -> alt.Chart:
+    """For each row a strong line, of the test set, and a pale one: the `value` after each `epoch` for each `set`."""
+    ticks = min(10, int(table["epoch"].max()))
+    x = alt.X("epoch:Q", title="Epoch").scale(nice=False).axis(tickMinStep=1, tickCount=ticks, format="d")
+    y = alt.Y("value:Q", title="Loss").scale(type="log", nice=False).axis(format="~g", tickCount=5)
+    pale = alt.Opacity("set:O", scale=alt.Scale(domain=["test", "training"], range=[1, 0.4]), legend=None)
+    return _lines(rows, table).encode(x, y, pale, detail="set:N")
 
 
-def _epoch_axis(table: pd.DataFrame) -> alt.X:
-    last = int(table["x"].max())
-    return alt.X("x:Q", title="Epoch").scale(nice=False).axis(tickMinStep=1, tickCount=min(10, last), format="d")
-
-
-def _loss_axis() -> alt.Y:
-    return alt.Y("value:Q", title="Loss").scale(type="log", nice=False).axis(format="~g", tickCount=5)
-
-
-def _lines(rows: Sequence[Row], table: pd.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
-    """A line for each `row` of `table` and, if it has a column `set`, a pale one for the training set."""
-    lines: alt.Chart = alt.Chart(table).mark_line(point=bool(table.groupby("row")["x"].nunique().max() < 3))
-    lines = lines.encode(x, y, *looks_of_rows(rows).line())
-    if "set" not in table:
-        return lines
-    pale = alt.Scale(domain=["test", "training"], range=[1, 0.4])
-    return lines.encode(opacity=alt.Opacity("set:O", scale=pale, legend=None), detail="set:N")
+def _lines(rows: Sequence[Row], table: pd.DataFrame) -> alt.Chart:
+    """A line for each `row` of `table`, with points if it is short."""
+    lines: alt.Chart = alt.Chart(table).mark_line(point=bool(table.groupby("row")["epoch"].nunique().max() < 3))
+    return lines.encode(*looks_of_rows(rows).line())

@@ -3,14 +3,12 @@
 import base64
 import io
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
 
 from common.data.formats import Images
-from common.platform.errors import UserError
 from common.record.predictions import Predictions, as_rgb
 from comparison.measure.table import Table
 
@@ -44,10 +42,7 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
     predictions: dict[str, Predictions] = {}
     for row in table.finished:
         for run in row.runs.loc[row.runs["seed"] == seed, "run"].head(1):
-            with suppress(UserError):  # this implementation does not write predictions
-                predictions[row.title] = Predictions.read(run.run_dir)
-    if not predictions:
-        return [], 0
+            predictions[row.title] = Predictions.read(run.run_dir)
     pictures: dict[int, Images] = {}
     for predicted in predictions.values():
         pictures |= dict(zip(predicted.wrong_indices.tolist(), predicted.wrong_images, strict=True))
@@ -71,7 +66,6 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
 
 def _picture(image: Images) -> str:
     """uint8 (H, W, C) as a PNG in a data URI."""
-    shown = Image.fromarray(as_rgb(image))
     file = io.BytesIO()
-    (shown if image.shape[2] == 3 else shown.convert("L")).save(file, format="PNG")
+    Image.fromarray(as_rgb(image)).save(file, format="PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -1,6 +1,5 @@
 """Writes `report.html`, one page that needs no other files, and the figures as separate files."""
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,15 @@ from common.platform.files import write_text
 from common.record.profile import PROFILE_DIR, TRACE_FILE
 from comparison.measure.comparison import Comparison
 from comparison.measure.table import Table
-from comparison.plan.jobs import shown_variant
+from comparison.plan.jobs import row_path, shown_variant
 from comparison.ratios import MIN_ROUNDS, WARM_UP_FROM
-from comparison.run.side_runs import profile_path, read_profile
+from comparison.run.side_runs import PROFILES_DIR, read_profile
 from comparison.run.store import Run
 from comparison.show.report.charts import Chart, draw
 from comparison.show.report.curve_figures import accuracy_over_seconds, learning_curves, loss_over_epochs
 from comparison.show.report.gallery import find_mistakes
-from comparison.show.report.speed_figures import breakdown, throughput
+from comparison.show.report.speed_figures import breakdown, throughput, turns
 from comparison.show.report.sweep_figures import study_charts
-from comparison.show.report.turn_figures import turns
 from comparison.show.sentences import conclusions, findings, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import in_one_line, legend, row_tables, study_tables
 
@@ -36,13 +34,7 @@ def write_report(comparison: Comparison) -> None:
     """Writes `report.html` and `figures/*.svg` and `.png`."""
     folder = comparison.folder / FIGURES_DIR
     folder.mkdir(exist_ok=True)
-    study = comparison.study
-    study_figures = draw(study_charts(study), folder) if study else []
-    charts = [
-        draw(table_charts(table), folder, f"-{table.number}" if table.number > 1 else "")
-        for table in comparison.tables[:MAX_DRAWN]
-    ]
-    charts += [[] for _ in comparison.tables[MAX_DRAWN:]]
+    study, request = comparison.study, comparison.request
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -53,22 +45,23 @@ def write_report(comparison: Comparison) -> None:
     environment.filters["in_one_line"] = in_one_line
     results = [run.result for run in comparison.ended if run.result]
     first = None if study else next((table for table in comparison.tables if table.first_result), None)
-    sections = [
-        _section(comparison.folder, table, drawn, found=table is not first)
-        for table, drawn in zip(comparison.tables, charts, strict=True)
-    ]
+    sections = []
+    for number, table in enumerate(comparison.tables):
+        figures = table_charts(table) if number < MAX_DRAWN else ()
+        charts = draw(figures, folder, f"-{table.number}" if table.number > 1 else "")
+        sections.append(_section(comparison.folder, table, charts, found=table is not first))
     page = environment.get_template("report.html.j2").render(
         title=_title(comparison),
         comparison=comparison,
-        request=comparison.request,
+        request=request,
         findings=findings(comparison, first) if first else {},
         study_found=study_conclusions(study) if study else [],
         sections=sections,
         study=study,
         study_tables=study_tables(study) if study else [],
-        study_charts=study_figures,
+        study_charts=draw(study_charts(study), folder) if study else [],
         legend=legend,
-        modes=comparison.request.options.modes,
+        modes=request.options.modes,
         remarks=remarks(comparison),
         figures_dir=FIGURES_DIR,
         machines=list({result.machine.model_dump_json(): result.machine for result in results}.values()),
@@ -76,9 +69,7 @@ def write_report(comparison: Comparison) -> None:
         versions=_versions(comparison.ended),
         commits=sorted({str((result.git or {}).get("commit", "unknown")) for result in results}),
         dirty=any((result.git or {}).get("dirty") for result in results),
-        configuration=json.dumps(
-            comparison.request.config.model_dump(mode="json", exclude={"run_dir", "dry_run"}), indent=2
-        ),
+        configuration=request.config.model_dump_json(exclude={"run_dir", "dry_run"}, indent=2),
         min_rounds=MIN_ROUNDS,
         warm_up_from=WARM_UP_FROM,
     )
@@ -93,9 +84,9 @@ def _title(comparison: Comparison) -> str:
 
 def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> dict[str, Any]:
     """What the template shows of one table. `found`: whether it has the conclusions."""
-    grids, main = row_tables(table.rows), len(row_tables(table.rows, details=False))
+    main = row_tables(table.rows, details=False)
     mistakes, count = find_mistakes(table) if charts else ([], 0)
-    paths = {row.title: profile_path(table.variant, row.name) for row in table.rows}
+    paths = {row.title: row_path(PROFILES_DIR, table.variant, row.name) for row in table.rows}
     profiles = [  # the row's title, its profile, the path of its trace
         (title, profile, str(path / PROFILE_DIR / TRACE_FILE))
         for title, path in paths.items()
@@ -106,8 +97,8 @@ def _section(folder: Path, table: Table, charts: list[Chart], found: bool) -> di
         "lines": what_was_compared(table),
         "found": conclusions(table) if found else [],
         "rows": table.rows,
-        "main": grids[:main],
-        "details": grids[main:],
+        "main": main,
+        "details": row_tables(table.rows)[len(main) :],
         "charts": charts,
         "mistakes": mistakes,
         "num_mistakes": count,
@@ -130,12 +121,6 @@ def _versions(runs: Sequence[Run]) -> pd.DataFrame:
 
 def table_charts(table: Table) -> Iterator[Chart]:
     """All charts for which the runs of a table have numbers."""
-    rows = table.finished
-    if not rows:
-        return
-    yield from throughput(rows)
-    yield from turns(rows)
-    yield from breakdown(rows)
-    yield from accuracy_over_seconds(rows)
-    yield from loss_over_epochs(rows)
-    yield from learning_curves(rows)
+    charts = (throughput, turns, breakdown, accuracy_over_seconds, loss_over_epochs, learning_curves)
+    for chart in charts if table.finished else ():
+        yield from chart(table.finished)

@@ -1,106 +1,101 @@
 """The charts of a sweep: one for each quantity that has values, over the swept values."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import altair as alt
 import pandas as pd
 
 from comparison.measure.sweep import Study, SweepRow
-from comparison.show.report.charts import HEIGHT, INK, Chart
+from comparison.show.report.charts import INK, SHAPES, Chart, Looks, looks_of_rows
 from comparison.show.report.curve_figures import accuracy_scale
-from comparison.show.report.looks import SHAPES, Looks, looks_of_rows
 
 Band = tuple[float | None, float | None, float | None]  # a value, and the lower and the upper end of its band
-
-
-class Quantity(NamedTuple):
-    """What a chart shows.
-
-    Attributes:
-      name: of its files.
-      label: the title of its axis.
-      values: the value of a row and the ends of its band; None if not known, or if the chart has no bands.
-      about: what the marks mean.
-    """
-
-    name: str
-    label: str
-    values: Callable[[SweepRow], Band]
-    about: str
-
-
-QUANTITIES = [
-    Quantity(
-        "speed-up",
-        "Speed-up in images per second",
-        lambda row: (row.ratio.estimate, row.ratio.low, row.ratio.high) if row.ratio else (None, None, None),
-        "Speed relative to that with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
-        " Bands: 95 % intervals.",
-    ),
-    Quantity(
-        "images-per-second",
-        "Images per second",
-        lambda row: (row.row.images_per_second, row.row.images_per_second_low, row.row.images_per_second_high),
-        "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
-    ),
-    Quantity(
-        "target-steps",
-        "Steps to the target accuracy",
-        lambda row: (row.row.target_steps, None, None),
-        "Means over the runs, where all of them reached the target.",
-    ),
-    Quantity(
-        "target-seconds",
-        "Seconds to the target accuracy",
-        lambda row: (row.row.target_seconds, None, None),
-        "Training and evaluation, without start-up: means over the runs, where all of them reached the target.",
-    ),
-    Quantity(
-        "final-accuracy",
-        "Final test accuracy, %",
-        lambda row: (row.row.test_accuracy, row.row.test_accuracy_low, row.row.test_accuracy_high),
-        "Means over seeds. Bands: 95 % intervals.",
-    ),
-]
+SPEED_UP, ACCURACY = "speed-up", "final-accuracy"
 
 
 def study_charts(study: Study) -> Iterator[Chart]:
     """A chart for each quantity that has values, over the swept values, with a line for each series."""
-    for quantity in QUANTITIES:
-        if any(quantity.values(row)[0] is not None for row in study.rows):
-            yield _study_chart(study, quantity)
+    yield from _chart(
+        study,
+        SPEED_UP,
+        "Speed-up in images per second",
+        "Speed relative to that with the fewest devices. Dotted: the ideal, twice as fast with twice as many."
+        " Bands: 95 % intervals.",
+        lambda row: (row.ratio.estimate, row.ratio.low, row.ratio.high) if row.ratio else (None, None, None),
+    )
+    yield from _chart(
+        study,
+        "images-per-second",
+        "Images per second",
+        "Medians over rounds. Bands: the middle half of the rounds or, with fewer than four, lowest to highest.",
+        lambda row: (row.row.images_per_second, row.row.images_per_second_low, row.row.images_per_second_high),
+    )
+    yield from _chart(
+        study,
+        "target-steps",
+        "Steps to the target accuracy",
+        "Means over the runs, where all of them reached the target.",
+        lambda row: (row.row.target_steps, None, None),
+    )
+    yield from _chart(
+        study,
+        "target-seconds",
+        "Seconds to the target accuracy",
+        "Training and evaluation, without start-up: means over the runs, where all of them reached the target.",
+        lambda row: (row.row.target_seconds, None, None),
+    )
+    yield from _chart(
+        study,
+        ACCURACY,
+        "Final test accuracy, %",
+        "Means over seeds. Bands: 95 % intervals.",
+        lambda row: (row.row.test_accuracy, row.row.test_accuracy_low, row.row.test_accuracy_high),
+    )
 
 
-def _study_chart(study: Study, quantity: Quantity) -> Chart:
-    looks, percent = _looks(study), 100 if quantity.name == "final-accuracy" else 1
-    data: list[dict[str, Any]] = []
-    for series in looks.titles:
-        members = [row for row in study.rows if row.series == series or _also_in(row, series, study)]
-        for row in members:
-            value, low, high = (None if value is None else percent * value for value in quantity.values(row))
-            if value is not None:
-                x = float(row.x) if study.numeric else row.x
-                data.append({"row": series, "x": x, "value": value, "low": low, "high": high})
-    table = pd.DataFrame(data)
+def _chart(study: Study, name: str, label: str, about: str, values: Callable[[SweepRow], Band]) -> Iterator[Chart]:
+    """The chart of a quantity, unless no row has a value of it.
+
+    Args:
+      label: the title of its axis.
+      about: what the marks mean.
+      values: the value of a row and the ends of its band; None if not known, or if the chart has no bands.
+    """
+    looks = _looks(study)
+    data = [(series, row.x, *values(row)) for series in looks.titles for row in _members(study, series)]
+    table = pd.DataFrame(data, columns=["row", "x", "value", "low", "high"]).dropna(subset="value")
+    if table.empty:
+        return
+    if study.numeric:
+        table["x"] = table["x"].astype(float)
     axis = _axis(study)
-    y = alt.Y("value:Q", title=quantity.label).scale(zero=False)
-    if quantity.name == "final-accuracy":
-        y = y.scale(accuracy_scale(table["value"].tolist(), study.test_count))
+    y = alt.Y("value:Q", title=label).scale(zero=False)
     layers: list[alt.Chart] = []
-    if quantity.name == "speed-up":
+    if name == ACCURACY:
+        table[["value", "low", "high"]] *= 100
+        y = y.scale(accuracy_scale(table["value"].tolist(), study.test_count))
+    if name == SPEED_UP:
         y = y.scale(zero=True)
-        layers.append(_ideal(study, axis))
+        ideal = pd.DataFrame({"x": float(row.x), "value": row.ideal} for row in study.rows if row.ideal)
+        dotted = alt.Chart(ideal.drop_duplicates("x")).mark_line(color=INK, strokeDash=[2, 3], strokeWidth=1.5)
+        layers.append(dotted.encode(axis, alt.Y("value:Q")))
     layers.append(alt.Chart(table).mark_line().encode(axis, y, *looks.line()))
     points = alt.Chart(table).mark_point(filled=True, size=60, opacity=1)
     layers.append(points.encode(axis, y, looks.colour(legend=True), looks.shape(legend=True)))
     if table["low"].notna().any():
         bands = alt.Chart(table).mark_rule(strokeWidth=6, opacity=0.3)
         layers.append(bands.encode(axis, alt.Y("low:Q"), alt.Y2("high:Q"), looks.colour(legend=True)))
-    title = f"{quantity.label} by {study.option}"
-    return Chart(f"sweep-{quantity.name}", title, quantity.about, layers, HEIGHT - 30 + looks.legend_height)
+    yield Chart(f"sweep-{name}", f"{label} by {study.option}", about, layers)
+
+
+def _members(study: Study, series: str) -> list[SweepRow]:
+    members = [row for row in study.rows if row.series == series]
+    if series.endswith("weak") and all(row.x != "1" for row in members):
+        # With one device, weak scaling is the same experiment as strong scaling, which alone lists it.
+        strong = f"{series.removesuffix('weak')}strong"
+        members += [row for row in study.rows if (row.series, row.x) == (strong, "1")]
+    return members
 
 
 def _axis(study: Study) -> alt.X:
@@ -114,14 +109,6 @@ def _axis(study: Study) -> alt.X:
     return axis.scale(type="log", base=2, nice=False) if wide else axis.scale(zero=False, nice=False)
 
 
-def _ideal(study: Study, x: alt.X) -> alt.Chart:
-    """A dotted line for the ideal speed-up, proportional to the devices."""
-    ideal = {float(row.x): row.ideal for row in study.rows if row.ideal}
-    table = pd.DataFrame({"x": [*ideal], "value": [*ideal.values()]})
-    line: alt.Chart = alt.Chart(table).mark_line(color=INK, strokeDash=[2, 3], strokeWidth=1.5)
-    return line.encode(x, alt.Y("value:Q"))
-
-
 def _looks(study: Study) -> Looks:
     """The look of each series: it has the colour of its row and its own shape; lines of weak scaling are dashed."""
     of_series = {row.series: row.row for row in study.rows}
@@ -130,15 +117,7 @@ def _looks(study: Study) -> Looks:
     alone = len(of_series) == len(rows)
     looks = {}
     for number, (series, row) in enumerate(of_series.items()):
-        look = replace(of_row[row.title], width=2.0, shape=SHAPES[number % len(SHAPES)])
+        look = of_row[row.title]
         dashes = [6, 3] if "weak" in series else look.dashes if alone else [1, 0]
-        looks[series] = replace(look, dashes=dashes)
+        looks[series] = replace(look, width=2.0, shape=SHAPES[number % len(SHAPES)], dashes=dashes)
     return Looks(looks, points=True)
-
-
-def _also_in(row: SweepRow, series: str, study: Study) -> bool:
-    """Whether a row is also the first one of weak scaling: with one device, strong and weak are the same experiment."""
-    strong = re.sub(r"\bweak$", "strong", series)
-    if study.kind != "devices" or row.x != "1" or row.series != strong or strong == series:
-        return False
-    return not any(other.series == series and other.x == "1" for other in study.rows)
