@@ -6,13 +6,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
+from rich.table import Table
 
 from common.platform.cli import parse_options
 from common.platform.ending import as_program
 from common.platform.errors import UserError
 from common.spec.options import ImageShape
 from common.spec.own_network import FILES
-from port.check import check, make_batch
+from port.check import make_probe, run_all
+from port.departure import PortComparison
 
 ABOUT = (
     "Checks whether a network written for several frameworks is the same network in each: outputs, gradients, one"
@@ -46,8 +48,22 @@ def main() -> int:
             raise UserError(f"--implementations {' '.join(names)}: needs at least two")
         has = FILES[names[0]] if names else "none"
         raise UserError(f"--network {options.network}: needs two of {', '.join(FILES.values())}, has {has}")
-    batch = make_batch(options.image_shape, options.num_classes)
-    same = check(options.network, names, batch, Console(highlight=False, markup=False, emoji=False))
+    probe = make_probe(options.image_shape, options.num_classes)
+    first, *ports = run_all(options.network, names, probe).items()
+    console = Console(highlight=False, markup=False, emoji=False)
+    same = True
+    for name, result in ports:
+        comparison = PortComparison(first[1], result, FILES[first[0]], FILES[name], probe)
+        table = Table(box=None, pad_edge=False)
+        for heading in (comparison.here, comparison.there, "kind", "output", "gradient", ""):
+            table.add_column(heading, justify="right" if heading in ("output", "gradient") else "left")
+        for row in comparison.rows():
+            table.add_row(*row)
+        console.print(table)
+        for line in comparison.lines():
+            console.print(f"\n{line}")
+        console.print()
+        same &= comparison.departure is None
     return 0 if same else 1
 
 
