@@ -31,7 +31,7 @@ class PortConfig(BaseModel):
     image_shape: ImageShape = Field((32, 32, 3), description="height, width and channels of the images")
     num_classes: int = Field(10, gt=0, description="number of classes")
     implementations: list[Literal["pt", "tf", "jax"]] | None = Field(
-        None, description="the files to compare, the reference first; unset: all that the folder has"
+        None, min_length=2, description="the files to compare, the reference first; unset: all that the folder has"
     )
 
 
@@ -44,8 +44,6 @@ def main() -> int:
     if missing := [FILES[name] for name in names if name not in found]:
         raise UserError(f"--network {options.network}: has no {' and no '.join(missing)}")
     if len(names) < 2:
-        if options.implementations:
-            raise UserError(f"--implementations {' '.join(names)}: needs at least two")
         has = FILES[names[0]] if names else "none"
         raise UserError(f"--network {options.network}: needs two of {', '.join(FILES.values())}, has {has}")
     probe = make_probe(options.image_shape, options.num_classes)
