@@ -62,8 +62,16 @@ def measure(kind: str, title: str, configs: dict[Contender, TrainConfig], rounds
         shown = "-" if interval.low is None else f"{interval.low:.3f}-{interval.high:.3f}"
         table.add_row(name, f"{median:.3f}", f"{low:.3f}-{high:.3f}", shown, f"{np.median(speeds):,.0f}")
     CONSOLE.print(table)
-    found = {"config": configs[rows[0]].training_fields(), "samples": samples, "intervals": intervals}
-    write_document(title, folder, found)
+    document = {
+        "command": sys.argv,
+        "machine": describe_machine().model_dump(),
+        "git": git_state(),
+        "config": configs[rows[0]].training_fields(),
+        "samples": samples,
+        "intervals": intervals,
+    }
+    write_text(folder / f"{title}.json", json.dumps(document, indent=2) + "\n")
+    CONSOLE.print(f"results: {folder / title}.json")
 
 
 def run(kind: str, implementation: str, config: TrainConfig) -> dict[str, float]:
@@ -76,13 +84,6 @@ def run(kind: str, implementation: str, config: TrainConfig) -> dict[str, float]
     if status:
         raise UserError(f"{implementation}: ended with status {status}; see {log_path}")
     return dict[str, float](json.loads((config.run_dir / SPEED_FILE).read_text()))
-
-
-def write_document(title: str, folder: Path, found: dict[str, Any]) -> None:
-    """Writes the results, with the command, the machine and the commit, to `TITLE.json`, and prints its path."""
-    document = {"command": sys.argv, "machine": describe_machine().model_dump(), "git": git_state(), **found}
-    write_text(folder / f"{title}.json", json.dumps(document, indent=2) + "\n")
-    CONSOLE.print(f"results: {folder / title}.json")
 
 
 def make_folder(config: FolderConfig, name: str) -> Path:

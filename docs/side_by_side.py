@@ -13,6 +13,7 @@ sys.path.insert(0, str(REPOSITORY))
 from common.implementations import IMPLEMENTATIONS
 
 GROUPS = (("tf", "pt", "jax"), ("keras", "ptl"))  # the written-out loops, and the trainers
+NAMES = [name for group in GROUPS for name in group]
 # section: the functions, classes and methods that belong in it, for each implementation
 SECTIONS = {
     "A training step": {
@@ -33,15 +34,9 @@ SECTIONS = {
         ],
         "jax": ["eval_step"],
     },
-    "What is told to the recorder": {"tf": [], "pt": [], "keras": ["Recording"], "ptl": ["Recording"], "jax": []},
-    "The loop": {
-        "tf": ["make_loop", "train"],
-        "pt": ["train"],
-        "keras": ["train"],
-        "ptl": ["train"],
-        "jax": ["make_loop", "train"],
-    },
-    "The parts of a training": dict.fromkeys((name for group in GROUPS for name in group), ["Parts", "make_parts"]),
+    "What is told to the recorder": {"keras": ["Recording"], "ptl": ["Recording"]},
+    "The loop": dict.fromkeys(NAMES, ["train"]) | dict.fromkeys(("tf", "jax"), ["make_loop", "train"]),
+    "The parts of a training": dict.fromkeys(NAMES, ["Parts", "make_parts"]),
 }
 INTRODUCTION = """# Side by side
 
@@ -60,28 +55,24 @@ def pieces(text: str) -> dict[str, str]:
     """Name of each function, class and method (`Class.method`) -> its source, without indentation."""
     lines = text.splitlines()
     definitions = {}
-
-    def source(node: ast.FunctionDef | ast.ClassDef) -> str:
-        start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        return "\n".join(line[node.col_offset :] for line in lines[start - 1 : node.end_lineno])
-
     for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            definitions[node.name] = source(node)
-        if isinstance(node, ast.ClassDef):
-            methods = [statement for statement in node.body if isinstance(statement, ast.FunctionDef)]
-            definitions |= {f"{node.name}.{method.name}": source(method) for method in methods}
+        inner = [(f"{node.name}.", part) for part in node.body] if isinstance(node, ast.ClassDef) else []
+        for prefix, part in (("", node), *inner):
+            if isinstance(part, ast.FunctionDef | ast.ClassDef):
+                start = min([part.lineno, *(decorator.lineno for decorator in part.decorator_list)])
+                source = [line[part.col_offset :] for line in lines[start - 1 : part.end_lineno]]
+                definitions[f"{prefix}{part.name}"] = "\n".join(source)
     return definitions
 
 
 def make_page() -> str:
     """The page as Markdown, with a table for each section and group."""
-    definitions = {name: pieces(code(name)) for group in GROUPS for name in group}
+    definitions = {name: pieces(code(name)) for name in NAMES}
     parts = [INTRODUCTION]
     for section, names in SECTIONS.items():
         parts.append(f"## {section}\n")
         for group in GROUPS:
-            if not any(names[name] for name in group):
+            if not any(name in names for name in group):
                 continue
             columns = ["\n\n\n".join(definitions[name][definition] for definition in names[name]) for name in group]
             heads = "".join(f"<th>{IMPLEMENTATIONS[name].title}</th>" for name in group)

@@ -6,13 +6,15 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
+from rich.table import Table
 
 from common.platform.cli import parse_options
 from common.platform.ending import as_program
 from common.platform.errors import UserError
 from common.spec.options import ImageShape
 from common.spec.own_network import FILES
-from port.check import check, make_batch
+from port.check import make_probe, run_all
+from port.departure import PortComparison
 
 ABOUT = (
     "Checks whether a network written for several frameworks is the same network in each: outputs, gradients, one"
@@ -29,7 +31,7 @@ class PortConfig(BaseModel):
     image_shape: ImageShape = Field((32, 32, 3), description="height, width and channels of the images")
     num_classes: int = Field(10, gt=0, description="number of classes")
     implementations: list[Literal["pt", "tf", "jax"]] | None = Field(
-        None, description="the files to compare, the reference first; unset: all that the folder has"
+        None, min_length=2, description="the files to compare, the reference first; unset: all that the folder has"
     )
 
 
@@ -42,12 +44,24 @@ def main() -> int:
     if missing := [FILES[name] for name in names if name not in found]:
         raise UserError(f"--network {options.network}: has no {' and no '.join(missing)}")
     if len(names) < 2:
-        if options.implementations:
-            raise UserError(f"--implementations {' '.join(names)}: needs at least two")
         has = FILES[names[0]] if names else "none"
         raise UserError(f"--network {options.network}: needs two of {', '.join(FILES.values())}, has {has}")
-    batch = make_batch(options.image_shape, options.num_classes)
-    same = check(options.network, names, batch, Console(highlight=False, markup=False, emoji=False))
+    probe = make_probe(options.image_shape, options.num_classes)
+    first, *ports = run_all(options.network, names, probe).items()
+    console = Console(highlight=False, markup=False, emoji=False)
+    same = True
+    for name, result in ports:
+        comparison = PortComparison(first[1], result, FILES[first[0]], FILES[name], probe)
+        table = Table(box=None, pad_edge=False)
+        for heading in (comparison.here, comparison.there, "kind", "output", "gradient", ""):
+            table.add_column(heading, justify="right" if heading in ("output", "gradient") else "left")
+        for row in comparison.rows():
+            table.add_row(*row)
+        console.print(table)
+        for line in comparison.lines():
+            console.print(f"\n{line}")
+        console.print()
+        same &= comparison.departure is None
     return 0 if same else 1
 
 

@@ -1,4 +1,4 @@
-"""The check of a port: one process for each framework, then a table, the first departure and its cause."""
+"""The processes of a check, one for each framework."""
 
 import os
 import pickle
@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from common.implementations import IMPLEMENTATIONS, environment_of, interpreter_of
 from common.platform.errors import UserError
 from common.platform.machine import REPOSITORY
 from common.spec.own_network import FILES
-from port.departure import Comparison, lines_of, rows_of
-from port.run import Batch, Result
+from port.network import Probe
+from port.run import Result
 
 BATCH_SIZE = 7  # a number that other axes hardly have
 # The check runs on the CPU, and prints nothing of the frameworks' own.
@@ -30,47 +28,27 @@ ENVIRONMENT = {
 }
 
 
-def make_batch(image_shape: tuple[int, ...], num_classes: int) -> Batch:
+def make_probe(image_shape: tuple[int, ...], num_classes: int) -> Probe:
     random = np.random.default_rng(1)
     images, labels = random.normal(size=(BATCH_SIZE, *image_shape)), random.integers(num_classes, size=BATCH_SIZE)
-    return Batch(images, labels, num_classes)
+    return Probe(images, labels, num_classes)
 
 
-def check(folder: Path, implementations: Sequence[str], batch: Batch, console: Console) -> bool:
-    """Prints of each port whether it is the first file's network. Returns whether all are.
-
-    Raises:
-      UserError: a file can't be run.
-    """
-    first, *ports = run_all(folder, implementations, batch).items()
-    same = True
-    for name, result in ports:
-        comparison = Comparison(first[1], result, FILES[first[0]], FILES[name], batch)
-        table = Table(box=None, pad_edge=False)
-        for heading in (comparison.here, comparison.there, "kind", "output", "gradient", ""):
-            table.add_column(heading, justify="right" if heading in ("output", "gradient") else "left")
-        for row in rows_of(comparison):
-            table.add_row(*row)
-        console.print(table)
-        for line in lines_of(comparison):
-            console.print(f"\n{line}")
-        console.print()
-        same &= comparison.departure is None
-    return same
-
-
-def run_all(folder: Path, implementations: Sequence[str], batch: Batch, seed: int = 0) -> dict[str, Result]:
+def run_all(folder: Path, implementations: Sequence[str], probe: Probe, seed: int = 0) -> dict[str, Result]:
     """The results of each file. The first one runs alone, since the others need its weights and outputs.
 
     Args:
       seed: of the initial weights.
+
+    Raises:
+      UserError: a file can't be run.
     """
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
-        (place / "batch").write_bytes(pickle.dumps(batch))
+        (place / "probe").write_bytes(pickle.dumps(probe))
 
         def start(name: str, *more: str) -> "subprocess.Popen[str]":
-            files = "--batch", str(place / "batch"), "--output", str(place / name), "--seed", str(seed)
+            files = "--probe", str(place / "probe"), "--output", str(place / name), "--seed", str(seed)
             return start_file(name, folder, *files, *more, text=True, stderr=subprocess.PIPE)
 
         first, *ports = implementations

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from port.explain import Named, explain
-from port.match import NEW_SHARE, OWN, SAME, Array, Call, Dropout, Weights, difference
-from port.run import STATISTICS, Batch, Result
+from port.layers import NEW_SHARE, OWN, STATISTICS, Array
+from port.match import SAME, Call, Dropout, difference
+from port.network import Probe
+from port.run import Result
 
 UNLIKE_SPREADS = 1.25  # factor between standard deviations of initial weights that is told
 
@@ -38,55 +40,42 @@ KNOWN_FUNCTIONS = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A call of the port and its counterpart; `number` and `paired` count the calls of either side."""
+    """A call of the port and its counterpart.
+
+    Attributes:
+      number: of the port's call.
+      largest_gradient: of the reference.
+    """
 
     number: int
-    paired: int
     mine: Call
     theirs: Call
     largest_gradient: float
-    gradients: tuple[Weights, Weights]
-    statistics: tuple[Weights, Weights]
 
     @cached_property
     def output(self) -> float:
-        return 0.0 if self.mine.kind == OWN else difference(self.mine.output_in_order, self.theirs.output)
+        """The difference of the outputs."""
+        mine = self.mine.in_order(self.mine.output)
+        return 0.0 if self.mine.kind == OWN else difference(mine, self.theirs.output)
 
     @cached_property
     def input(self) -> float:
+        """The difference of the inputs."""
         return difference(self.mine.input_in_order, self.theirs.input)
 
     @cached_property
     def gradient(self) -> float:
         """The largest difference, relative to the largest gradient of the network; what is not trained has none."""
-        mine, theirs = self.gradients
+        mine, theirs = self.mine.gradients, self.theirs.gradients
         kinds = (mine.keys() | theirs.keys()) & self.mine.weights.keys() & self.theirs.weights.keys()
         apart = (np.abs(mine.get(kind, 0) - theirs.get(kind, 0)).max(initial=0.0) for kind in kinds)
         return float(max(apart, default=0.0)) / self.largest_gradient
 
-    @cached_property
+    @property
     def running(self) -> float:
         """The largest difference of running statistics."""
-        mine, theirs = self.statistics
+        mine, theirs = self.mine.statistics, self.theirs.statistics
         return max((difference(mine[kind], theirs[kind]) for kind in mine.keys() & theirs.keys()), default=0.0)
-
-    @cached_property
-    def only_biased(self) -> bool:
-        """Whether the running variances differ by the divisor alone, n or n - 1."""
-        mine, theirs = self.statistics
-        share = self.theirs.settings.get(NEW_SHARE)
-        if self.running <= SAME or share is None or share != self.mine.settings.get(NEW_SHARE):
-            return False
-        old = (1 - share) * self.theirs.weights["variance"]
-        count = self.theirs.input[..., 0].size
-        new = mine["variance"] - old, theirs["variance"] - old
-        ratios = difference(new[0] * count, new[1] * (count - 1)), difference(new[0] * (count - 1), new[1] * count)
-        return difference(mine["mean"], theirs["mean"]) <= SAME and min(ratios) <= 1e3 * SAME
-
-    @property
-    def missing(self) -> list[str]:
-        """Kinds of parameters that only one of the two has."""
-        return sorted(self.mine.weights.keys() ^ self.theirs.weights.keys())
 
 
 @dataclass(frozen=True)
@@ -100,32 +89,19 @@ class Departure:
     cause: str | None = None
 
 
-class Comparison:
+class PortComparison:
     """A port beside the reference; `here` and `there` are the names of their files."""
 
-    def __init__(self, reference: Result, port: Result, here: str, there: str, batch: Batch) -> None:
-        self.reference, self.port, self.here, self.there, self.batch = reference, port, here, there, batch
-        every = [array for weights in reference.gradients.values() for array in weights.values()]
+    def __init__(self, reference: Result, port: Result, here: str, there: str, probe: Probe) -> None:
+        self.reference, self.port, self.here, self.there, self.probe = reference, port, here, there, probe
+        every = [array for call in reference.calls for array in call.gradients.values()]
         largest = max((float(np.abs(array).max(initial=0.0)) for array in every), default=0.0) or 1.0
         self.pairs = {
-            number: Pair(
-                number,
-                paired,
-                port.trace.calls[number],
-                reference.trace.calls[paired],
-                largest,
-                (port.gradients[number], reference.gradients[paired]),
-                (port.statistics[number], reference.statistics[paired]),
-            )
-            for number, paired in port.trace.pairs.items()
+            number: Pair(number, port.calls[number], reference.calls[paired], largest)
+            for number, paired in port.pairs.items()
         }
-
-    @property
-    def alone(self) -> tuple[list[Call], list[Call]]:
-        """Calls without a counterpart: of the reference, of the port."""
-        paired = {pair.paired for pair in self.pairs.values()}
-        theirs = [call for number, call in enumerate(self.reference.trace.calls) if number not in paired]
-        return theirs, [call for number, call in enumerate(self.port.trace.calls) if number not in self.pairs]
+        paired = set(port.pairs.values())
+        self.left_over = [call for number, call in enumerate(reference.calls) if number not in paired]
 
     @cached_property
     def departure(self) -> Departure | None:
@@ -136,14 +112,14 @@ class Comparison:
         )
         return next((found for search in searches if (found := search())), None)
 
+    def both(self, theirs: object, mine: object) -> str:
+        """What the reference and the port have."""
+        return f"{theirs} in {self.here}, {mine} in {self.there}"
+
     def in_shape(self) -> Departure | None:
         """Numbers of classes that differ, for example."""
         theirs, mine = self.reference.output.shape, self.port.output.shape
-        return (
-            None
-            if mine == theirs
-            else Departure("in the output's shape", f"{theirs} in {self.here}, {mine} in {self.there}")
-        )
+        return Departure("in the output's shape", self.both(theirs, mine)) if mine != theirs else None
 
     @cached_property
     def output(self) -> float:
@@ -157,25 +133,21 @@ class Comparison:
 
     def in_layers(self) -> Departure | None:
         """The first call of the port that departs, or that has no counterpart."""
-        left_over, _ = self.alone
-        for number, call in enumerate(self.port.trace.calls):
+        for number, call in enumerate(self.port.calls):
             if number not in self.pairs:
-                alike = [other for other in left_over if other.kind == call.kind]
-                own = [other for other in left_over if other.kind == OWN]
-                cause = f"{self.here} still has {about((alike or own)[0])}" if alike or own else None
-                if cause and not alike:
-                    cause += ", of a class of its own, which the check can't pair with a layer"
-                return Departure(f"at {self.there}'s {about(call)}, which has no counterpart in {self.here}", cause)
+                place = f"at {self.there}'s {about(call)}, which has no counterpart in {self.here}"
+                left = sorted(self.left_over, key=lambda other: other.kind != call.kind)  # the same kind first
+                return Departure(place, f"{self.here} still has {about(left[0])}" if left else None)
             pair = self.pairs[number]
-            if pair.missing:
-                owner = self.there if pair.missing[0] in call.weights else self.here
-                return Departure(f"at {self.name(pair)}", f"only {owner} has a {' and a '.join(pair.missing)} there")
+            if missing := sorted(pair.mine.weights.keys() ^ pair.theirs.weights.keys()):
+                owner = self.there if missing[0] in call.weights else self.here
+                return Departure(f"at {self.name(pair)}", f"only {owner} has a {' and a '.join(missing)} there")
             if pair.output > SAME and not self.ends_agree:
                 return self.at(pair)
             if pair.mine.settings.get("epsilon") != pair.theirs.settings.get("epsilon"):  # which may be hardly seen
                 return Departure(f"at {self.name(pair)}", self.different_settings(pair))
-        if left_over:
-            return Departure(f"at {self.here}'s {about(left_over[0])}, which has no counterpart in {self.there}")
+        if self.left_over:
+            return Departure(f"at {self.here}'s {about(self.left_over[0])}, which has no counterpart in {self.there}")
         return None
 
     def at(self, pair: Pair) -> Departure:
@@ -193,13 +165,13 @@ class Comparison:
         here, there = explain(theirs, known), explain(mine, known)
         if here == there:
             return None
-        texts = f"{self.here} has {here or 'something else'}, {self.there} {there or 'something else'}"
-        about = [f" ({text})" for words, text in KNOWN_FUNCTIONS.items() if all(word in texts for word in words)]
-        return texts + "".join(about[:1])
+        text = f"{self.here} has {here or 'something else'}, {self.there} {there or 'something else'}"
+        remarks = [f" ({remark})" for words, remark in KNOWN_FUNCTIONS.items() if all(word in text for word in words)]
+        return text + "".join(remarks[:1])
 
     def known_before(self, number: int) -> list[Named]:
         """Values before a call of the port that agree, the latest last."""
-        known = [("the images", self.batch.images)]
+        known = [("the images", self.probe.images)]
         for pair in self.pairs.values():
             if pair.number < number and pair.input <= SAME and pair.theirs.kind != OWN:
                 known.append((f"input of {pair.theirs.layer}", pair.theirs.input))
@@ -207,65 +179,59 @@ class Comparison:
                 known.append((pair.theirs.layer, pair.theirs.output))
         return known
 
-    def different_settings(self, pair: Pair, *but: str) -> str | None:
+    def different_settings(self, pair: Pair, but: str = "") -> str | None:
         mine, theirs = comparable(pair.mine), comparable(pair.theirs)
-        differing = [name for name in mine if name in theirs and name not in but and mine[name] != theirs[name]]
         texts = []
-        for name in differing:
-            default = DEFAULTS.get((pair.mine.kind, name))
-            if name == "padding" and set(mine["strides"]) == {1}:
-                default = None
-            texts.append(f"{name}: {theirs[name]} in {self.here}, {mine[name]} in {self.there}")
-            texts[-1] += f" ({default})" if default else ""
+        for name in mine:
+            if name != but and name in theirs and mine[name] != theirs[name]:
+                default = DEFAULTS.get((pair.mine.kind, name))
+                if name == "padding" and set(mine["strides"]) == {1}:
+                    default = None
+                texts.append(f"{name}: {self.both(theirs[name], mine[name])}" + (f" ({default})" if default else ""))
         return "; ".join(texts) or None
 
     def behind_the_last(self) -> Departure | None:
         if self.output > SAME:
-            known = self.known_before(len(self.port.trace.calls))
+            known = self.known_before(len(self.port.calls))
             cause = self.two_ways(known, self.reference.output, self.port.output)
             return Departure(f"after {known[-1][0]}, the last layer", cause)
         if self.port.has_loss != self.reference.has_loss:
             own, other = (self.there, self.here) if self.port.has_loss else (self.here, self.there)
             return Departure("in the loss", f"{own} has a function loss, {other} takes the cross-entropy")
-        if abs(self.port.loss - self.reference.loss) > SAME * abs(self.reference.loss):
-            return Departure(
-                "in the loss", f"{self.reference.loss:.8g} in {self.here}, {self.port.loss:.8g} in {self.there}"
-            )
+        if not math.isclose(self.port.loss, self.reference.loss, rel_tol=SAME):
+            return Departure("in the loss", self.both(f"{self.reference.loss:.8g}", f"{self.port.loss:.8g}"))
         return None
 
     def in_dropout(self) -> Departure | None:
         for where, here, there in (
-            ("in dropout", self.reference.trace.dropouts, self.port.trace.dropouts),
+            ("in dropout", self.reference.dropouts, self.port.dropouts),
             ("in dropout in evaluation", self.reference.eval_dropouts, self.port.eval_dropouts),
         ):
             alone = without_counterpart(here, there)
             if any(alone):
                 uses = [", ".join(f"{use.rate:g} after {use.after}" for use in of_file) or "none" for of_file in alone]
-                return Departure(where, f"{uses[0]} in {self.here}, {uses[1]} in {self.there}")
+                return Departure(where, self.both(*uses))
         return None
 
     def in_gradients(self) -> Departure | None:
         """The last layer whose gradients differ, since they are computed from the end."""
         for pair in reversed(self.pairs.values()):
             if pair.gradient > SAME:
-                untrained = [
-                    f"not trained in {file}"
-                    for file, weights in zip((self.there, self.here), pair.gradients, strict=True)
-                    if not any(array.any() for array in weights.values())
-                ]
                 place = f"in the gradients of {self.name(pair)}, while all outputs agree"
-                return Departure(place, f"it is {untrained[0]}" if untrained else None)
-        if abs(self.port.loss_after - self.reference.loss_after) > SAME * abs(self.reference.loss_after):
+                for file, call in ((self.there, pair.mine), (self.here, pair.theirs)):
+                    if not any(array.any() for array in call.gradients.values()):
+                        return Departure(place, f"it is not trained in {file}")
+                return Departure(place)
+        if not math.isclose(self.port.loss_after, self.reference.loss_after, rel_tol=SAME):
             return Departure("in the loss after one update")
         return None
 
     def in_evaluation(self) -> Departure | None:
         for pair in self.pairs.values():
-            if pair.running > SAME and not pair.only_biased:
+            if pair.running > SAME:
                 return Departure(f"in the running statistics of {self.name(pair)}", self.different_settings(pair))
         for pair in self.pairs.values():
-            outputs = self.port.eval_outputs[pair.number], self.reference.eval_outputs[pair.paired]
-            if pair.mine.kind != OWN and SAME < difference(*outputs) < math.inf:
+            if pair.mine.kind != OWN and SAME < difference(pair.mine.eval_output, pair.theirs.eval_output) < math.inf:
                 return Departure(f"at {self.name(pair)}, in evaluation")
         if difference(self.port.eval_output, self.reference.eval_output) > SAME:
             return Departure("after the last layer, in evaluation")
@@ -274,10 +240,20 @@ class Comparison:
     def name(self, pair: Pair) -> str:
         return f"{pair.theirs.layer} ({pair.mine.layer} in {self.there})"
 
-    # --- What is told beside the answer ---
+    # --- What is told ---
+
+    def lines(self) -> list[str]:
+        """The answer, then remarks if it is the same network."""
+        if self.departure is not None:
+            cause = self.departure.cause or "the check does not know the cause; compare what both files do there"
+            return [f"{self.there} departs {self.departure.place}: {cause}."]
+        losses = "their own losses, " if self.port.has_loss else ""
+        agree = f"{losses}gradients, an update and evaluation agree"
+        answer = f"{self.there} is the network of {self.here}: its outputs differ by {self.output:.0e}; {agree}."
+        return [answer, *self.remarks()]
 
     def remarks(self) -> Iterator[str]:
-        if any(pair.only_biased for pair in self.pairs.values()):
+        if self.port.biased != self.reference.biased and any(call.statistics for call in self.port.calls):
             yield (
                 "Running variances differ by the factor n / (n - 1), with n values in a channel of a batch: PyTorch"
                 " stores the unbiased variance, Keras and Flax the biased one. No option changes this. Only evaluation"
@@ -287,10 +263,10 @@ class Comparison:
         for pair in self.pairs.values():
             mine, theirs = self.port.initial[pair.mine.layer], self.reference.initial[pair.theirs.layer]
             for kind in mine.keys() & theirs.keys():
-                own, other = (float(weights[kind].std()) for weights in (mine, theirs))
+                own, other = float(mine[kind].std()), float(theirs[kind].std())
                 low, high = sorted((own, other))
                 if low * UNLIKE_SPREADS < high:
-                    values = f"{other:.2g} in {self.here}, {own:.2g} in {self.there}"
+                    values = self.both(f"{other:.2g}", f"{own:.2g}")
                     unlike.append((high / max(low, 1e-9), f"the {kind} of {pair.theirs.layer} most ({values})"))
         if unlike:
             yield (
@@ -300,27 +276,40 @@ class Comparison:
                 " normal one, and both start biases at zero. The check gives all files the same weights."
             )
 
+    def rows(self) -> Iterator[Sequence[str]]:
+        """For a table: layer here and there, kind, differences of output and gradient, verdict; in the port's order."""
+        outputs_agree = self.output <= SAME
+        for number, call in enumerate(self.port.calls):
+            if (pair := self.pairs.get(number)) is None:
+                yield "-", call.layer, call.kind, "", "", "no counterpart"
+                continue
+            # Gradients of all layers depart where one output does.
+            gradient = f"{pair.gradient:.0e}" if outputs_agree else ""
+            largest = max(pair.output, pair.gradient) if outputs_agree else pair.output
+            output = "shape" if math.isinf(pair.output) else f"{pair.output:.0e}"
+            yield pair.theirs.layer, call.layer, call.kind, output, gradient, "same" if largest <= SAME else "departs"
+        for call in self.left_over:
+            yield call.layer, "-", call.kind, "", "", "no counterpart"
+
 
 def about(call: Call) -> str:
     """`conv1 (conv; kernel 3 x 3 x 1 x 8, bias 8)`."""
-    shapes = {kind: " x ".join(map(str, shape)) for kind, shape in call.shapes.items() if kind not in STATISTICS}
-    return f"{call.layer} ({call.kind}; {', '.join(f'{kind} {shape}' for kind, shape in shapes.items())})"
+    shapes = [f"{kind} {' x '.join(map(str, of))}" for kind, of in call.shapes.items() if kind not in STATISTICS]
+    return f"{call.layer} ({call.kind}; {', '.join(shapes)})"
 
 
 def comparable(call: Call) -> dict[str, Any]:
-    """The settings of a layer, with its padding as numbers of zeros (before, after) for each axis."""
-    if call.kind != "conv" or (
-        isinstance(call.settings["padding"], str) and call.settings["padding"].upper() not in ("SAME", "VALID")
-    ):
+    """The settings of a layer, with a convolution's padding as numbers of zeros (before, after) for each axis."""
+    padding: Any = call.settings.get("padding")
+    if call.kind != "conv" or str(padding).lower() in ("circular", "causal", "reflect"):
         return call.settings
-    sizes, lengths, padding = call.weights["kernel"].shape[:-2], call.input.shape[1:], call.settings["padding"]
-    if isinstance(padding, int):
-        padding = (padding,) * len(sizes)
+    axes = call.weights["kernel"].ndim - 2
     if isinstance(padding, str):
-        padding = [
-            zeros(*of_axis) if padding.upper() == "SAME" else 0
-            for of_axis in zip(lengths, sizes, call.settings["strides"], call.settings["dilation"], strict=False)
-        ]
+        settings = call.settings["strides"], call.settings["dilation"]
+        each = zip(call.input.shape[1:], call.weights["kernel"].shape[:axes], *settings, strict=False)
+        padding = [zeros(*of_axis) if padding.lower() == "same" else 0 for of_axis in each]
+    elif isinstance(padding, int):
+        padding = (padding,) * axes
     return {**call.settings, "padding": tuple(pad if isinstance(pad, tuple) else (pad, pad) for pad in padding)}
 
 
@@ -338,41 +327,12 @@ def zeros(length: int, size: int, stride: int, dilation: int) -> tuple[int, int]
     return total // 2, total - total // 2
 
 
-def lines_of(comparison: Comparison) -> list[str]:
-    """The answer, then remarks if it is the same network."""
-    here, there, departure = comparison.here, comparison.there, comparison.departure
-    if departure is not None:
-        cause = departure.cause or "the check does not know the cause; compare what both files do there"
-        return [f"{there} departs {departure.place}: {cause}."]
-    losses = "their own losses, " if comparison.port.has_loss else ""
-    agree = f"{losses}gradients, an update and evaluation agree"
-    answer = f"{there} is the network of {here}: its outputs differ by {comparison.output:.0e}; {agree}."
-    return [answer, *comparison.remarks()]
-
-
 def without_counterpart(here: Sequence[Dropout], there: Sequence[Dropout]) -> tuple[list[Dropout], list[Dropout]]:
     """The uses of dropout on either side that the other one lacks."""
     alone, left = [], list(there)
     for dropout in here:
-        like = next((other for other in left if dropout.is_like(other)), None)
-        if like is None:
+        if like := next((other for other in left if dropout.is_like(other)), None):
+            left.remove(like)
+        else:
             alone.append(dropout)
-        left = [other for other in left if other is not like]
     return alone, left
-
-
-def rows_of(comparison: Comparison) -> Iterator[Sequence[str]]:
-    """For a table: layer here and there, kind, differences of output and gradient, verdict; in the port's order."""
-    left_over, _ = comparison.alone
-    outputs_agree = comparison.output <= SAME
-    for number, call in enumerate(comparison.port.trace.calls):
-        if (pair := comparison.pairs.get(number)) is None:
-            yield "-", call.layer, call.kind, "", "", "no counterpart"
-            continue
-        # Gradients of all layers depart where one output does.
-        gradient = f"{pair.gradient:.0e}" if outputs_agree else ""
-        verdict = "same" if (max(pair.output, pair.gradient) if outputs_agree else pair.output) <= SAME else "departs"
-        output = "shape" if math.isinf(pair.output) else f"{pair.output:.0e}"
-        yield pair.theirs.layer, call.layer, call.kind, output, gradient, verdict
-    for call in left_over:
-        yield call.layer, "-", call.kind, "", "", "no counterpart"

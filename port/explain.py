@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from port.match import SAME, Array, difference
+from port.layers import Array
+from port.match import SAME, difference
 
 Named = tuple[str, Array]
 MOST_BASES = 10  # the latest values that are tried
@@ -125,10 +126,10 @@ def _sloped(target: Array, name: str, base: Array) -> str | None:
         return f"{factor:.4g} times {name}"
     if not (base < 0).any() or not _same(target[base > 0], base[base > 0]):
         return None
-    for activation, below in (("leaky relu", base[base < 0]), ("elu", np.expm1(base[base < 0]))):
+    for activation, below in (("leaky relu with slope", base[base < 0]), ("elu with alpha", np.expm1(base[base < 0]))):
         factors = target[base < 0] / below
         if difference(factors, np.full_like(factors, factors[0])) <= SAME:
-            return f"{activation} with {'slope' if activation == 'leaky relu' else 'alpha'} {factors[0]:.4g}({name})"
+            return f"{activation} {factors[0]:.4g}({name})"
     return None
 
 
@@ -154,9 +155,6 @@ def _reshaped(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
         yield f"positions of {name}", x.reshape(shape)
     if len(shape) != 4 or shape[3] != x.shape[3]:
         return
-    if shape[1] > x.shape[1] and shape[1] % x.shape[1] == 0 and shape[2] % x.shape[2] == 0:
-        repeated = x.repeat(shape[1] // x.shape[1], 1).repeat(shape[2] // x.shape[2], 2)
-        yield f"{name}, each pixel repeated", repeated
     if shape[1] > x.shape[1]:
         for top in range(shape[1] - x.shape[1] + 1):
             for left in range(shape[2] - x.shape[2] + 1):

@@ -1,9 +1,8 @@
 """A network of Flax NNX modules, as the check of a port sees it."""
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType, ModuleType
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -12,150 +11,101 @@ import numpy as np
 import optax
 from flax import nnx
 
-from port.match import NEW_SHARE, OWN, Array, Trace, Weights
-from port.run import Batch, loss_of, main, only_logits, only_made
+from port.layers import NEW_SHARE, OWN, Array, Layer, Parameters, Weights, as_it_is, squeezed, without_heads
+from port.network import Network, Probe
+from port.run import main
 
 jax.config.update("jax_enable_x64", True)
 
-NAMES = {"var": "variance", "embedding": "kernel", "negative_slope": "alpha"}
-Convert = Callable[[Array], Array]
+NAMES = {"var": "variance", "embedding": "kernel"}
+NAMES_IN_NORMS = {"bias": "offset", "var": "variance"}
 
 
 @dataclass
-class Layer:
-    """`parameters`: canonical kind -> variable, its value's canonical form, and the way back."""
+class FlaxLayer(Layer):
+    @staticmethod
+    def read(variable: nnx.Variable) -> Array:
+        return np.array(variable[...])
 
-    name: str
-    kind: str
-    parameters: dict[str, tuple[nnx.Variable, Convert, Convert]]
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def get(self) -> Weights:
-        return {kind: to(np.array(variable[...])) for kind, (variable, to, _) in self.parameters.items()}
-
-    def set(self, weights: Weights) -> None:
-        for kind, (variable, _, back) in self.parameters.items():
-            variable.set_value(jnp.asarray(back(weights[kind])))
+    @staticmethod
+    def write(variable: nnx.Variable, array: Array) -> None:
+        variable.set_value(jnp.asarray(array))
 
 
 def make_layers(name: str, module: nnx.Module) -> list[Layer]:
     """The layer of a module with its own parameters; one for each of them if its class is the user's."""
-    kinds = (nnx.Param, nnx.BatchStat)
-    own = {
-        key: value for key, value in vars(module).items() if isinstance(value, kinds) and value.get_value() is not None
-    }
-    shapes = {NAMES.get(key, key): (value, tuple(value.shape)) for key, value in own.items()}
-    normalised = {"bias": "offset"}
+    own = {key: value for key, value in vars(module).items() if is_parameter(value)}
     match module:
         case nnx.Conv():
-            settings = convolution_settings(module)
-            size, groups = settings["kernel size"], module.feature_group_count
-            if {*size, *settings["strides"], groups} == {1}:  # a dense layer of each position
-                variable, shape = shapes["kernel"]
-                return [Layer(name, "dense", reshaped({**shapes, "kernel": (variable, shape[-2:])}), bias_of(module))]
-            return [Layer(name, "conv", reshaped(shapes), {**settings, "groups": groups})]
+            kind, settings = "conv", {**convolution_settings(module), "groups": module.feature_group_count}
         case nnx.ConvTranspose():
-            # Flax does not mirror the kernel, as the gradient of a convolution does, and has (height, width, in, out).
-            mirrored = reshaped(shapes)
-            if not module.transpose_kernel:
-                mirrored["kernel"] = shapes["kernel"][0], mirror, mirror
-            return [Layer(name, "conv transpose", mirrored, convolution_settings(module))]
+            kind, settings = "conv transpose", convolution_settings(module)
         case nnx.Linear():
-            return [Layer(name, "dense", reshaped(shapes), bias_of(module))]
+            kind, settings = "dense", {}
         case nnx.BatchNorm():
-            settings = {
-                "epsilon": module.epsilon,
-                NEW_SHARE: round(1 - module.momentum, 12),
-            }
-            return [Layer(name, "batch norm", reshaped(shapes, normalised), settings)]
+            kind, settings = "batch norm", {"epsilon": module.epsilon, NEW_SHARE: round(1 - module.momentum, 12)}
         case nnx.LayerNorm():
-            return [Layer(name, "layer norm", reshaped(shapes, normalised), {"epsilon": module.epsilon})]
+            kind, settings = "layer norm", {"epsilon": module.epsilon}
         case nnx.GroupNorm():
-            settings = {"epsilon": module.epsilon, "groups": module.num_groups}
-            return [Layer(name, "group norm", reshaped(shapes, normalised), settings)]
+            kind, settings = "group norm", {"epsilon": module.epsilon, "groups": module.num_groups}
         case nnx.Embed():
-            return [Layer(name, "embedding", reshaped(shapes))]
+            kind, settings = "embedding", {}
         case nnx.MultiHeadAttention():
-            return [attention(name, module)]
+            return [FlaxLayer(name, "attention", attention_parameters(module), {"heads": module.num_heads})]
         case nnx.PReLU():
-            variable, shape = shapes["alpha"]
-            return [Layer(name, "prelu", reshaped({"alpha": (variable, shape or (1,))}))]
-    return [
-        Layer(
-            f"{name}.{kind}".strip("."), OWN, reshaped({"value": (variable, tuple(size for size in shape if size > 1))})
-        )
-        for kind, (variable, shape) in shapes.items()
-    ]
+            return [FlaxLayer(name, "prelu", {"alpha": (module.negative_slope, squeezed)})]
+        case _:
+            own_layers = [(f"{name}.{NAMES.get(key, key)}".strip("."), value) for key, value in own.items()]
+            return [FlaxLayer(of_own, OWN, {"value": (value, squeezed)}) for of_own, value in own_layers]
+    names = NAMES_IN_NORMS if "norm" in kind else NAMES
+    parameters: Parameters = {names.get(key, key): (value, as_it_is) for key, value in own.items()}
+    if kind == "conv transpose" and not module.transpose_kernel:
+        parameters["kernel"] = module.kernel, mirrored
+    return [FlaxLayer(name, kind, parameters, settings)]
 
 
-def reshaped(
-    shapes: dict[str, tuple[nnx.Variable, tuple[int, ...]]], names: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, tuple[nnx.Variable, Convert, Convert]]:
-    """Parameters whose canonical form has another shape, but the same order of values."""
-    return {
-        names.get(kind, kind): (
-            variable,
-            lambda array, shape=shape: array.reshape(shape),
-            lambda array, shape=tuple(variable.shape): array.reshape(shape),
-        )
-        for kind, (variable, shape) in shapes.items()
-    }
+def is_parameter(value: Any) -> bool:
+    return isinstance(value, nnx.Param | nnx.BatchStat) and value.get_value() is not None
 
 
-def mirror(kernel: Array) -> Array:
+def mirrored(kernel: Array) -> Array:
+    """Flax does not mirror the kernel, as the gradient of a convolution does, and has (height, width, in, out)."""
     return np.flip(kernel, range(kernel.ndim - 2)).swapaxes(-1, -2)
 
 
-def bias_of(module: Any) -> dict[str, bool]:
-    return {"bias": module.use_bias}
-
-
 def convolution_settings(module: Any) -> dict[str, Any]:
-    size = tuple(module.kernel_size) if isinstance(module.kernel_size, tuple | list) else (module.kernel_size,)
+    axes = module.kernel.ndim - 2
 
     def each(value: Any) -> tuple[int, ...]:
-        return tuple(value) if isinstance(value, tuple | list) else (value or 1,) * len(size)
+        return tuple(value) if isinstance(value, tuple | list) else (value or 1,) * axes
 
-    return {
-        "kernel size": size,
-        "strides": each(module.strides),
-        "dilation": each(module.kernel_dilation),
-        "padding": module.padding,
-        "bias": module.use_bias,
-    }
+    return {"strides": each(module.strides), "dilation": each(module.kernel_dilation), "padding": module.padding}
 
 
-def attention(name: str, module: nnx.MultiHeadAttention) -> Layer:
-    shapes: dict[str, tuple[nnx.Variable, tuple[int, ...]]] = {}
+def attention_parameters(module: nnx.MultiHeadAttention) -> Parameters:
+    parameters: Parameters = {}
     parts = {"query": module.query, "key": module.key, "value": module.value, "output": module.out}
     for part, of_part in parts.items():
-        rows = math.prod(of_part.kernel.shape[:-1]) if part == "output" else of_part.kernel.shape[0]
-        shapes[f"{part} kernel"] = of_part.kernel, (rows, math.prod(of_part.kernel.shape) // rows)
-        if of_part.bias is not None:
-            shapes[f"{part} bias"] = of_part.bias, (math.prod(of_part.bias.shape),)
-    return Layer(name, "attention", reshaped(shapes), {"heads": module.num_heads})
+        for kind in ("kernel", "bias"):
+            if getattr(of_part, kind) is not None:
+                parameters[f"{part} {kind}"] = getattr(of_part, kind), without_heads(part, kind)
+    return parameters
 
 
 # --- The network ---
 
 
-class Network:
-    """See `port.run.Network`."""
+class FlaxNetwork(Network):
+    """See `Network`."""
 
-    total = staticmethod(jnp.sum)
     biased = True
 
-    def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
-        del seed  # Flax's are in the user's file
-        usual = optax.softmax_cross_entropy_with_integer_labels
-        self.loss = loss_of(module, usual)
-        self.network: nnx.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes))
-        for _, variable in nnx.iter_graph(self.network):
-            if isinstance(variable, nnx.Param | nnx.BatchStat) and variable.get_value() is not None:
-                variable.set_value(variable[...].astype(jnp.float64))
+    def __init__(self, module: ModuleType, probe: Probe, seed: int) -> None:
+        super().__init__(module, probe, seed)
+        for _, variable in self.variables():
+            variable.set_value(variable[...].astype(jnp.float64))
         self.by_module: dict[int, list[Layer]] = {}
         self.rates: dict[int, float] = {}  # of dropout, by module
-        self.trace: Trace | None = None
         self.entered: set[int] = set()
         modules = dict(nnx.iter_modules(self.network))
         attentions = [path for path, part in modules.items() if isinstance(part, nnx.MultiHeadAttention)]
@@ -172,68 +122,68 @@ class Network:
             if "__call__" in dir(kind):
                 self.watch(kind)
 
+    @staticmethod
+    def set_up(seed: int) -> None:
+        """Nothing: 64 bits are set above, before the user's file is read, which has its seeds."""
+
+    @staticmethod
+    def cross_entropy(outputs: jax.Array, labels: jax.Array) -> jax.Array:
+        return optax.softmax_cross_entropy_with_integer_labels(outputs, labels)
+
+    def variables(self) -> Iterator[tuple[tuple[Any, ...], nnx.Variable]]:
+        """All parameters, with their paths."""
+        return ((path, node) for path, node in nnx.iter_graph(self.network) if is_parameter(node))
+
     def watch(self, kind: Any) -> None:
-        """Has every call of a module of this class tell the trace."""
+        """Has every call of a module of this class tell the execution."""
         call = kind.__call__
 
         def watched_call(module: Any, *args: Any, **options: Any) -> Any:
-            trace, layers = self.trace, self.by_module.get(id(module), [])
-            if trace is None or id(module) in self.entered:  # by the method of a subclass
+            execution, layers = self.execution, self.by_module.get(id(module), [])
+            if execution is None or id(module) in self.entered:  # by the method of a subclass
                 return call(module, *args, **options)
             self.entered.add(id(module))
             deterministic = options.get("deterministic")
+            x = args[0] if args else next(iter(options.values()), None)
             if id(module) in self.rates and not (module.deterministic if deterministic is None else deterministic):
-                x = args[0] if args else next(iter(options.values()))
-                trace.drop(self.rates[id(module)], None if layers else np.array(x))
+                execution.drop(self.rates[id(module)], None if layers else np.array(x))
             for layer in layers:
-                x = args[0] if args else next(iter(options.values()))
-                trace.enter(layer, None if layer.kind == OWN else np.array(x))
+                execution.enter(layer, None if layer.kind == OWN else np.array(x))
             output = call(module, *args, **options)
             self.entered.remove(id(module))
             if layers and layers[0].kind != OWN:
-                trace.leave(np.array(output))
+                execution.leave(np.array(output))
             return output
 
         kind.__call__ = watched_call
 
     def arrays(self) -> Weights:
         """By the names of jax_impl/weights.py, where batch normalisation has canonical names."""
-        modules, found = dict(nnx.iter_modules(self.network)), {}
-        for path, variable in nnx.iter_graph(self.network):
-            if isinstance(variable, nnx.Param | nnx.BatchStat) and variable.get_value() is not None:
-                of_norm = isinstance(modules[path[:-1]], nnx.BatchNorm)
-                last = {"bias": "offset", "var": "variance"}.get(path[-1], path[-1]) if of_norm else path[-1]
-                names = [str(key) for key in (*path[:-1], last) if key != "layers"]
-                found[".".join(names)] = np.array(variable[...])
-        return found
+        modules, arrays = dict(nnx.iter_modules(self.network)), {}
+        for path, variable in self.variables():
+            of_norm = isinstance(modules[path[:-1]], nnx.BatchNorm)
+            last = NAMES_IN_NORMS.get(path[-1], path[-1]) if of_norm else path[-1]
+            names = [str(key) for key in (*path[:-1], last) if key != "layers"]
+            arrays[".".join(names)] = np.array(variable[...])
+        return arrays
 
-    def forward(self, images: Array, trace: Trace, training: bool) -> Array:
+    def outputs(self, images: Array, training: bool) -> Any:
         if training:
             self.network.train()
         else:
             self.network.eval()
-        self.trace = trace
-        output = only_logits(self.network(jnp.asarray(images)))
-        self.trace = None
-        return np.array(output)
+        return self.network(jnp.asarray(images))
 
-    def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
+    def gradients_of_variables(self, images: Array, labels: Array, loss: Callable[..., Any]) -> tuple[Any, Any]:
         self.network.train()
 
         def loss_of_network(network: Any) -> jax.Array:
-            return self.loss(network(jnp.asarray(images)), jnp.asarray(labels)).mean()
+            return loss(network(jnp.asarray(images)), jnp.asarray(labels)).mean()
 
-        loss, gradients = nnx.value_and_grad(loss_of_network)(self.network)
+        value, gradients = nnx.value_and_grad(loss_of_network)(self.network)
         by_path = dict(nnx.to_flat_state(gradients))
-        paths = {id(node): path for path, node in nnx.iter_graph(self.network) if isinstance(node, nnx.Param)}
-        return float(loss), {
-            name: {
-                kind: to(np.array(by_path[paths[id(variable)]][...]))
-                for kind, (variable, to, _) in layer.parameters.items()
-                if paths.get(id(variable)) in by_path
-            }
-            for name, layer in self.layers.items()
-        }
+        trained = [(path, variable) for path, variable in self.variables() if path in by_path]
+        return value, {id(variable): np.array(by_path[path][...]) for path, variable in trained}
 
     def losses(self, outputs: Array, labels: Array) -> tuple[Array, Array]:
         losses, pass_back = jax.vjp(lambda given: self.loss(given, jnp.asarray(labels)), jnp.asarray(outputs))
@@ -241,4 +191,4 @@ class Network:
 
 
 if __name__ == "__main__":
-    main(Network, "jax.py")
+    main(FlaxNetwork, "jax.py")

@@ -10,9 +10,10 @@ from pathlib import Path
 from common.platform.errors import UserError
 from common.platform.files import write_json_model, write_safetensors
 from common.spec.own_network import FILES, NETWORK_FILE, Prepared, layout_file, weights_file
-from port.check import make_batch, run_all
-from port.departure import Comparison
-from port.run import Result
+from port.check import make_probe, run_all
+from port.departure import PortComparison
+from port.layers import STATISTICS
+from port.run import Result, shapes_of
 
 
 def main() -> None:
@@ -25,14 +26,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     first = next(name for name, file in FILES.items() if (given.folder / file).is_file())
-    batch = make_batch(tuple(given.image_shape), given.num_classes)
+    probe = make_probe(tuple(given.image_shape), given.num_classes)
     try:
-        results = run_all(given.folder, list(dict.fromkeys([first, *given.frameworks])), batch, given.seed)
+        results = run_all(given.folder, list(dict.fromkeys([first, *given.frameworks])), probe, given.seed)
     except UserError as error:
         sys.exit(str(error))
     reference = results[first]
     for name, result in results.items():
-        if name != first and (departure := Comparison(reference, result, FILES[first], FILES[name], batch).departure):
+        departure = PortComparison(reference, result, FILES[first], FILES[name], probe).departure
+        if name != first and departure:
             sys.exit(
                 f"{FILES[name]} departs {departure.place}{f': {departure.cause}' if departure.cause else ''}"
                 f" (python -m port --network {given.folder} --image-shape {' '.join(map(str, given.image_shape))}"
@@ -41,22 +43,22 @@ def main() -> None:
         check_trainable(FILES[name], result)
         write_safetensors(given.into / layout_file(name, "layers"), result.places_in_layers)
         write_safetensors(given.into / layout_file(name), result.places)
-    initial = {}
-    for name in reference.shapes:
-        layer, _, kind = name.rpartition(".")
-        initial[name] = reference.initial[layer][kind]
+    own = reference.initial
+    initial = {f"{call.layer}.{kind}": own[call.layer][kind] for call in reference.calls for kind in call.weights}
     write_safetensors(given.into / weights_file(given.seed), initial)
-    flops = flops_per_image(reference, len(batch.images))
-    drops = bool(reference.trace.dropouts)
-    prepared = Prepared(parameters=reference.shapes, flops_per_image=flops, drops=drops, has_loss=reference.has_loss)
+    prepared = Prepared(
+        parameters=shapes_of(reference.calls),
+        flops_per_image=flops_per_image(reference, len(probe.images)),
+        drops=bool(reference.dropouts),
+        has_loss=reference.has_loss,
+    )
     write_json_model(given.into / NETWORK_FILE, prepared)
 
 
 def check_trainable(file: str, result: Result) -> None:
     """Ends with a line if training would not be what the file says."""
-    for number, call in enumerate(result.trace.calls):
-        missing = call.weights.keys() - result.gradients[number].keys() - {"mean", "variance"}
-        if missing:
+    for call in result.calls:
+        if missing := call.weights.keys() - call.gradients.keys() - {*STATISTICS}:
             sys.exit(f"{file}: {call.layer} has a {min(missing)} that is not trained")
 
 
@@ -66,7 +68,7 @@ def flops_per_image(result: Result, count: int) -> int:
     A multiplication and an addition count as two, as in torch.utils.flop_counter.
     """
     flops = 0
-    for call in result.trace.calls:
+    for call in result.calls:
         for kind, array in call.weights.items():
             if "kernel" in kind and call.kind != "embedding":
                 seen = call.input if call.output is None or call.kind == "conv transpose" else call.output

@@ -1,198 +1,155 @@
 """A network of torch modules, as the check of a port sees it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from port.match import NEW_SHARE, OWN, Array, Trace, Weights
-from port.run import Batch, loss_of, main, only_logits, only_made
+from port.layers import NEW_SHARE, OWN, Array, Layer, Parameters, Weights, as_it_is, squeezed
+from port.network import Network, Probe
+from port.run import main
 
-View = Callable[[torch.Tensor], torch.Tensor]  # of a parameter: in the canonical layout, sharing its memory
-NORMS = {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance": "running_var"}
+NAMES = {"weight": "kernel", "bias": "bias"}
+NAMES_IN_NORMS = {"weight": "scale", "bias": "offset", "running_mean": "mean", "running_var": "variance"}
 
 
 @dataclass
-class Layer:
-    """`parameters`: canonical kind -> the tensor that it is a part of, and which; `channels_first`: of features."""
+class TorchLayer(Layer):
+    """`channels_first`: of its inputs and outputs."""
 
-    name: str
-    kind: str
-    parameters: dict[str, tuple[torch.Tensor, View]]
-    settings: dict[str, Any] = field(default_factory=dict)
     channels_first: bool = False
 
-    def get(self) -> Weights:
-        return {kind: view(tensor.detach()).numpy().copy() for kind, (tensor, view) in self.parameters.items()}
+    @staticmethod
+    def read(variable: torch.Tensor) -> Array:
+        return variable.detach().numpy().copy()
 
-    def set(self, weights: Weights) -> None:
-        for kind, (tensor, view) in self.parameters.items():
-            view(tensor.detach()).copy_(torch.from_numpy(weights[kind]))
-
-    def gradients(self) -> Weights:
-        return {
-            kind: view(tensor.grad).numpy().copy()
-            for kind, (tensor, view) in self.parameters.items()
-            if tensor.grad is not None
-        }
-
-
-def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+    @staticmethod
+    def write(variable: torch.Tensor, array: Array) -> None:
+        variable.detach().copy_(torch.from_numpy(array))
 
 
 def make_layers(name: str, module: nn.Module) -> list[Layer]:
-    """The layer of a module; one for each parameter of its own if its class is the user's."""
-    if (layer := make_layer(name, module)) is not None:
-        return [layer]
-    own = dict(module.named_parameters(recurse=False))
-    return [Layer(f"{name}.{kind}".strip("."), OWN, {"value": (tensor, squeezed)}) for kind, tensor in own.items()]
-
-
-def make_layer(name: str, module: nn.Module) -> Layer | None:
-    """The layer of a module of torch's that has parameters; None for any other module."""
+    """The layer of a module with its own parameters; one for each of them if its class is the user's."""
+    channels_first = True
     match module:
         case nn.modules.conv._ConvNd():  # its subclasses are the six convolutions
-            return convolution(name, module)
+            kind = "conv transpose" if module.transposed else "conv"
+            settings = convolution_settings(module)
         case nn.Linear():
-            parameters = {"kernel": (module.weight, lambda weight: weight.T)}
-            return Layer(name, "dense", with_bias(parameters, module.bias), {"bias": module.bias is not None})
+            kind, settings, channels_first = "dense", {}, False
         case nn.modules.batchnorm._BatchNorm():
-            settings = {"epsilon": module.eps, NEW_SHARE: module.momentum}
-            return Layer(name, "batch norm", norm_parameters(module), settings, True)
+            kind, settings = "batch norm", {"epsilon": module.eps, NEW_SHARE: module.momentum}
         case nn.LayerNorm():
             # torchvision's LayerNorm2d, and others like it, normalise the channels of images.
-            first = type(module) is not nn.LayerNorm
-            return Layer(name, "layer norm", norm_parameters(module), {"epsilon": module.eps}, first)
+            kind, settings, channels_first = "layer norm", {"epsilon": module.eps}, type(module) is not nn.LayerNorm
         case nn.GroupNorm():
-            settings = {"epsilon": module.eps, "groups": module.num_groups}
-            return Layer(name, "group norm", norm_parameters(module), settings, True)
+            kind, settings = "group norm", {"epsilon": module.eps, "groups": module.num_groups}
         case nn.Embedding():
-            return Layer(name, "embedding", {"kernel": (module.weight, as_it_is)})
+            kind, settings, channels_first = "embedding", {}, False
         case nn.MultiheadAttention():
-            return attention(name, module)
+            kind, settings, channels_first = "attention", {"heads": module.num_heads}, False
         case nn.PReLU():
-            return Layer(name, "prelu", {"alpha": (module.weight, as_it_is)}, {}, True)
-    return None
+            kind, settings = "prelu", {}
+        case _:
+            own = module.named_parameters(recurse=False)
+            return [TorchLayer(f"{name}.{key}".strip("."), OWN, {"value": (value, squeezed)}) for key, value in own]
+    parameters = attention_parameters(module) if kind == "attention" else parameters_of(module, kind)
+    return [TorchLayer(name, kind, parameters, settings, channels_first)]
 
 
-def squeezed(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.squeeze()
+def parameters_of(module: nn.Module, kind: str) -> Parameters:
+    """Without counters of batches."""
+    names = {"weight": "alpha"} if kind == "prelu" else NAMES_IN_NORMS if "norm" in kind else NAMES
+    views = {"kernel": as_it_is if kind == "embedding" else outputs_last, "alpha": squeezed}
+    own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    return {names[key]: (tensor, views.get(names[key], as_it_is)) for key, tensor in own if key in names}
 
 
-def with_bias(parameters: dict[str, Any], bias: torch.Tensor | None) -> dict[str, Any]:
-    return parameters if bias is None else {**parameters, "bias": (bias, as_it_is)}
+def outputs_last(weight: Array) -> Array:
+    """(out, in, height, width) -> (height, width, in, out)."""
+    return np.moveaxis(weight, (0, 1), (-1, -2))
 
 
-def norm_parameters(module: Any) -> dict[str, tuple[torch.Tensor, View]]:
-    tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
-    return {kind: (tensors[name], as_it_is) for kind, name in NORMS.items() if name in tensors}
-
-
-def convolution(name: str, module: Any) -> Layer:
-    spatial = range(2, 2 + len(module.kernel_size))
-    settings = {
+def convolution_settings(module: Any) -> dict[str, Any]:
+    return {
         "strides": tuple(module.stride),
         "dilation": tuple(module.dilation),
         "groups": module.groups,
         "padding": module.padding if isinstance(module.padding, str) else tuple(module.padding),
-        "bias": module.bias is not None,
     }
-    if module.transposed:  # (in, out, height, width) -> (height, width, out, in)
-        settings["output padding"] = tuple(module.output_padding)
-        parameters = {"kernel": (module.weight, lambda weight: weight.permute(*spatial, 1, 0))}
-        return Layer(name, "conv transpose", with_bias(parameters, module.bias), settings, True)
-    if is_dense(module):  # a convolution of 1 x 1 is a dense layer of each position
-        parameters = {"kernel": (module.weight, lambda weight: weight.flatten(1).T)}
-        return Layer(name, "dense", with_bias(parameters, module.bias), {"bias": module.bias is not None}, True)
-    parameters = {"kernel": (module.weight, lambda weight: weight.permute(*spatial, 1, 0))}
-    return Layer(name, "conv", with_bias(parameters, module.bias), settings, True)
 
 
-def is_dense(module: Any) -> bool:
-    ones = {*module.kernel_size, *module.stride, module.groups}
-    return ones == {1} and module.padding in ("same", "valid", (0,) * len(module.kernel_size))
-
-
-def attention(name: str, module: nn.MultiheadAttention) -> Layer:
-    size = module.embed_dim
-    parameters: dict[str, tuple[torch.Tensor, View]] = {}
+def attention_parameters(module: nn.MultiheadAttention) -> Parameters:
+    parameters: Parameters = {}
     for index, part in enumerate(("query", "key", "value")):
-        rows = slice(index * size, (index + 1) * size)
-        parameters[f"{part} kernel"] = (module.in_proj_weight, lambda weight, rows=rows: weight[rows].T)
-        if module.in_proj_bias is not None:
-            parameters[f"{part} bias"] = (module.in_proj_bias, lambda bias, rows=rows: bias[rows])
-    parameters["output kernel"] = (module.out_proj.weight, lambda weight: weight.T)
-    if module.out_proj.bias is not None:
-        parameters["output bias"] = (module.out_proj.bias, as_it_is)
-    return Layer(name, "attention", parameters, {"heads": module.num_heads})
+        rows = slice(index * module.embed_dim, (index + 1) * module.embed_dim)
+        parameters[f"{part} kernel"] = module.in_proj_weight, lambda weight, rows=rows: weight[rows].T
+        parameters[f"{part} bias"] = module.in_proj_bias, lambda bias, rows=rows: bias[rows]
+    parameters["output kernel"] = module.out_proj.weight, outputs_last
+    parameters["output bias"] = module.out_proj.bias, as_it_is
+    return {key: parameter for key, parameter in parameters.items() if parameter[0] is not None}
 
 
 # --- The network ---
 
 
-class Network:
-    """See `port.run.Network`."""
+class TorchNetwork(Network):
+    """See `Network`."""
 
-    total = staticmethod(torch.sum)
     biased = False
 
-    def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
-        torch.set_default_dtype(torch.float64)
-        torch.manual_seed(seed)
-        self.count = len(batch.images)
-        self.loss = loss_of(module, nn.CrossEntropyLoss(reduction="none"))
-        self.network: nn.Module = only_made(module.make_network(batch.images.shape[1:], batch.num_classes)).double()
-        self.modules = dict(self.network.named_modules())
-        attentions = [f"{name}." for name, part in self.modules.items() if isinstance(part, nn.MultiheadAttention)]
-        self.of_attention: dict[str, float] = {}  # rates of dropout
-        self.by_module: dict[str, list[Layer]] = {}
-        for name, part in self.modules.items():
+    def __init__(self, module: ModuleType, probe: Probe, seed: int) -> None:
+        super().__init__(module, probe, seed)
+        self.network.double()
+        self.count = len(probe.images)
+        modules = dict(self.network.named_modules())
+        attentions = [f"{name}." for name, part in modules.items() if isinstance(part, nn.MultiheadAttention)]
+        for name, part in modules.items():
             if name.startswith(tuple(attentions)):  # its parts are not called themselves
                 continue
-            if isinstance(part, nn.MultiheadAttention):
-                self.of_attention[name] = part.dropout
-            if isinstance(vars(part).get("dropout"), float):  # of recurrent layers, too
-                part.dropout = 0.0
-            self.by_module[name] = make_layers(name, part)
-        self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
+            layers = make_layers(name, part)
+            self.layers |= {layer.name: layer for layer in layers}
+            self.watch(part, layers)
 
-    def arrays(self) -> Weights:
-        tensors = self.network.state_dict().items()
-        return {name: tensor.numpy() for name, tensor in tensors if tensor.is_floating_point()}  # no counters
+    @staticmethod
+    def set_up(seed: int) -> None:
+        torch.set_default_dtype(torch.float64)
+        torch.manual_seed(seed)
 
-    def forward(self, images: Array, trace: Trace, training: bool) -> Array:
-        self.network.train(training)
-        hooks: list[torch.utils.hooks.RemovableHandle] = []
-        for name, layers in self.by_module.items():
-            for layer in layers:
-                enter, leave = self.hooks(layer, trace)
-                hooks.append(self.modules[name].register_forward_pre_hook(enter, with_kwargs=True))
-                hooks += [] if layer.kind == OWN else [self.modules[name].register_forward_hook(leave)]
-        with torch.no_grad(), Watch(trace):
-            output = only_logits(self.network(torch.from_numpy(images).permute(0, 3, 1, 2)))
-        for hook in hooks:
-            hook.remove()
-        return output.numpy()
+    @staticmethod
+    def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(outputs, labels, reduction="none")
 
-    def hooks(self, layer: Layer, trace: Trace) -> tuple[Callable[..., None], Callable[..., None]]:
-        """What tells the trace, before and after a module is called."""
+    def watch(self, module: nn.Module, layers: list[Layer]) -> None:
+        """Has every call of the module tell the execution."""
+        rate = 0.0
+        if isinstance(module, nn.MultiheadAttention | nn.RNNBase):
+            rate, module.dropout = module.dropout, 0.0
 
         def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            x = args[0] if args else next(iter(kwargs.values()))
-            if layer.name in self.of_attention and module.training:
-                trace.drop(self.of_attention[layer.name])
-            trace.enter(layer, None if layer.kind == OWN else self.canonical(layer, x))
+            if self.execution is None:
+                return
+            if module.training:
+                self.execution.drop(rate)
+            for layer in layers:
+                x = args[0] if args else next(iter(kwargs.values()))
+                self.execution.enter(layer, None if layer.kind == OWN else self.canonical(layer, x))
 
         def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            trace.leave(self.canonical(layer, output[0] if isinstance(output, tuple) else output))
+            if self.execution is not None and layers[0].kind != OWN:
+                output = output[0] if isinstance(output, tuple) else output
+                self.execution.leave(self.canonical(layers[0], output))
 
-        return enter, leave
+        if layers or rate:
+            module.register_forward_pre_hook(enter, with_kwargs=True)
+        if layers:
+            module.register_forward_hook(leave)
 
     def canonical(self, layer: Layer, tensor: torch.Tensor) -> Array:
         """Examples first, channels last."""
@@ -201,14 +158,24 @@ class Network:
             return array.swapaxes(0, 1)
         return np.moveaxis(array, 1, -1) if layer.channels_first and array.ndim > 2 else array
 
-    def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
+    def arrays(self) -> Weights:
+        tensors = self.network.state_dict().items()
+        return {name: tensor.numpy() for name, tensor in tensors if tensor.is_floating_point()}  # no counters
+
+    def outputs(self, images: Array, training: bool) -> Any:
+        self.network.train(training)
+        with torch.no_grad(), Watch(self):
+            return self.network(torch.from_numpy(images).permute(0, 3, 1, 2))
+
+    def gradients_of_variables(self, images: Array, labels: Array, loss: Callable[..., Any]) -> tuple[Any, Any]:
         self.network.train()
         self.network.zero_grad()
-        with Watch(Trace()):
+        with Watch(self):
             outputs = self.network(torch.from_numpy(images).permute(0, 3, 1, 2))
-            loss = self.loss(outputs, torch.from_numpy(labels)).mean()
-        loss.backward()
-        return loss.item(), {name: layer.gradients() for name, layer in self.layers.items()}
+            value = loss(outputs, torch.from_numpy(labels)).mean()
+        value.backward()
+        trained = [parameter for parameter in self.network.parameters() if parameter.grad is not None]
+        return value, {id(parameter): parameter.grad.numpy() for parameter in trained}
 
     def losses(self, outputs: Array, labels: Array) -> tuple[Array, Array]:
         given = torch.from_numpy(outputs).requires_grad_()
@@ -218,27 +185,26 @@ class Network:
 
 
 class Watch(TorchFunctionMode):
-    """Sees each operation of a pass: takes note of shapes, and lets dropout drop nothing."""
+    """Sees each operation of a pass, and lets dropout drop nothing."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, network: Network) -> None:
         super().__init__()
-        self.trace = trace
+        self.network = network
 
     def __torch_function__(self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        execution = self.network.execution
         if "dropout" in function.__name__:  # of torch and of torch.nn.functional: (input, p, training)
             x, rate, active = [*args, *kwargs.values(), 0.5, True][:3]
-            if active:
-                self.trace.drop(rate, x.detach().numpy())
+            if active and execution is not None:
+                execution.drop(rate, x.detach().numpy())
             return x
         if "dropout_p" in kwargs:  # scaled_dot_product_attention
-            self.trace.drop(kwargs["dropout_p"])
+            if execution is not None:
+                execution.drop(kwargs["dropout_p"])
             kwargs = {**kwargs, "dropout_p": 0.0}
-        output = function(*args, **kwargs)
-        if isinstance(output, torch.Tensor) and output.ndim == 4:
-            self.trace.see([output.shape[0], *output.shape[2:], output.shape[1]])
-        return output
+        return function(*args, **kwargs)
 
 
 if __name__ == "__main__":
-    main(Network, "pt.py")
+    main(TorchNetwork, "pt.py")

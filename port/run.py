@@ -1,6 +1,6 @@
 """One framework's part of the check: the network's calls, gradients, an update and evaluation, on one batch.
 
-    python -m port.pt FOLDER --batch FILE [--output FILE] [--reference FILE] [--seed S]
+    python -m port.pt FOLDER --probe FILE [--output FILE] [--reference FILE] [--seed S]
 
 The files are this program's own: `check.py` starts one process for each framework, and reads what they have written.
 Without --output, it answers requests, see `answer_requests`.
@@ -8,18 +8,18 @@ Without --output, it answers requests, see `answer_requests`.
 
 import argparse
 import itertools
+import math
 import os
 import pickle
 import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -27,51 +27,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import UserError
 from common.spec.networks import load_module
-from port.match import NEW_SHARE, NO_NAMES, OWN, SAME, Array, Call, Dropout, Layer, Trace, Weights, difference
+from port.layers import OWN, Array, Weights
+from port.match import SAME, Call, Dropout, Execution, difference, to_port
+from port.network import Network, Probe
 
 LEARNING_RATE = 0.1  # of the one update
-STATISTICS = ("mean", "variance")  # parameters that are not trained
 NAMES_FILE = "names.yaml"
 Names = dict[Literal["pt", "tf", "jax"], dict[str, str]]  # port -> name of its layer -> name of the reference's
 LONGEST_ERROR = 300  # characters that are shown
 MOST_WAYS = 32  # assignments of branches that are tried
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What every network gets: images float64 (n, height, width, channels), labels int64 (n,), and the classes."""
-
-    images: Array
-    labels: Array
-    num_classes: int
-
-
-class Network(Protocol):
-    """A network in its framework, in 64 bits, without dropout.
-
-    Attributes:
-      layers: those with parameters, by name.
-      loss: from outputs and labels to the losses of the examples (n,).
-      total: the sum of all numbers of an array of the framework's.
-      biased: whether running variances divide by n, the number of values, and not by n - 1.
-    """
-
-    layers: Mapping[str, Layer]
-    loss: Callable[[Any, Any], Any]
-    total: Callable[[Any], Any]
-    biased: bool
-
-    def arrays(self) -> Weights:
-        """All parameters, by the framework's names and in its layouts, as the implementations read them."""
-
-    def forward(self, images: Array, trace: Trace, training: bool) -> Array:
-        """The network's output (n, classes); tells `trace` of each call and of dropout, which drops nothing."""
-
-    def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
-        """The mean loss in training, and the gradients of each layer."""
-
-    def losses(self, outputs: Array, labels: Array) -> tuple[Array, Array]:
-        """The losses (n,), and the gradients of their sum by the outputs."""
 
 
 @dataclass
@@ -82,60 +46,57 @@ class Result:
     what is multiplied by zero, or divided by one, can be anything.
 
     Attributes:
-      trace: the calls of the first pass; in a port paired with the reference's.
+      calls, dropouts, pairs: of the first pass, see `Execution`; the reference's calls are paired with themselves.
       output: the network's, of the same pass.
       loss: the mean cross-entropy of that output, or the mean of what `loss` of the network's file returns.
-      gradients: number of a call -> gradients of its parameters, with the reference's order of features.
       loss_after: after one update of plain gradient descent.
-      statistics: number of a call -> running statistics after the first pass.
-      eval_outputs, eval_output: of each call and of the network in evaluation, with the reference's statistics.
+      eval_output: the network's in evaluation, with the reference's statistics.
       eval_dropouts: dropout that drops in evaluation, too.
       initial: layer -> the file's own initial weights.
-      shapes: canonical name of each parameter -> shape, see `common.spec.own_network`; those of the reference.
-      places: where the file's framework keeps each canonical value, see `Layout` there; `places_in_layers`: the same
-        for the parameters of `Network.layers`, by `layer.kind`.
-      has_loss: whether the file has a loss of its own.
+      places: where the file's framework keeps each canonical value, see `Layout` in `common/spec/own_network.py`;
+        `places_in_layers`: the same for the parameters of `Network.layers`, by `layer.kind`.
+      has_loss, biased: see `Network`.
     """
 
-    trace: Trace
+    calls: list[Call]
+    dropouts: list[Dropout]
+    pairs: dict[int, int]
     output: Array
     loss: float
-    gradients: dict[int, Weights]
     loss_after: float
-    statistics: dict[int, Weights]
-    eval_outputs: list[Array | None]
     eval_output: Array
     eval_dropouts: list[Dropout]
     initial: dict[str, Weights]
-    shapes: dict[str, tuple[int, ...]]
-    places: dict[str, Array]
-    places_in_layers: dict[str, Array]
-    has_loss: bool = False
+    places: Weights
+    places_in_layers: Weights
+    has_loss: bool
+    biased: bool
 
 
-def main(make: Callable[[ModuleType, Batch, int], Network], file: str) -> None:
-    """The program of one framework. `make`: makes the network from the user's module."""
+# --- The program ---
+
+
+def main(make: type[Network], file: str) -> None:
+    """The program of one framework. `make`: its class of networks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--batch", type=Path, required=True)
+    parser.add_argument("--probe", type=Path, required=True)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     # The files are this program's own.
-    batch: Batch = pickle.loads(given.batch.read_bytes())  # noqa: S301
+    probe: Probe = pickle.loads(given.probe.read_bytes())  # noqa: S301
     reference: Result | None = pickle.loads(given.reference.read_bytes()) if given.reference else None  # noqa: S301
     path = given.folder / file
     try:
         module = load_module(path)
         if not callable(vars(module).get("make_network")):
             sys.exit(f"{file}: has no function make_network(image_shape, num_classes)")
-        network = make(module, batch, given.seed)
+        network = make(module, probe, given.seed)
         if given.output:
             names = read_names(given.folder / NAMES_FILE, file, network, reference) if reference else {}
-            result = run(network, batch, reference, names)
-            result.has_loss = "loss" in vars(module)
-            given.output.write_bytes(pickle.dumps(result))
+            given.output.write_bytes(pickle.dumps(run(network, probe, reference, names)))
         else:
             answer_requests(network)
     except UserError as error:
@@ -144,6 +105,38 @@ def main(make: Callable[[ModuleType, Batch, int], Network], file: str) -> None:
         plain = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras's have bold lines
         text = textwrap.shorten(plain, LONGEST_ERROR, placeholder=" ...")
         sys.exit(f"{where(error, path)}: {type(error).__name__}: {text}")
+
+
+def where(error: Exception, path: Path) -> str:
+    """The last line of the user's folder that the error has passed: `pt.py, line 12`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).parent == path.parent]
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else path.name
+
+
+def read_names(path: Path, file: str, network: Network, reference: Result) -> dict[str, str]:
+    """The layers of `file` that the user has paired with the reference's; most folders pair none.
+
+    Raises UserError if the table has another form, if there is no layer of a name, or if two layers are unlike.
+    """
+    try:
+        names = TypeAdapter(Names).validate_python(yaml.safe_load(path.read_text()) if path.exists() else {})
+    except (ValidationError, yaml.YAMLError):
+        raise UserError(f"{path}: should have lines such as `tf: {{dense_1: head}}`, for pt, tf or jax") from None
+    pairs = {name: other for port, of_port in names.items() if f"{port}.py" == file for name, other in of_port.items()}
+    calls = {call.layer: call for call in reversed(reference.calls)}
+    for name, other in pairs.items():
+        for wanted, has, layers in ((name, file, network.layers.keys()), (other, "the reference", calls.keys())):
+            if wanted not in layers:
+                raise UserError(f"{path}: {has} has no layer {wanted}, only {', '.join(sorted(layers))}")
+        layer, call = network.layers[name], calls[other]
+        mine = Call(name, layer.kind, layer.settings, layer.get(), np.empty(0))
+        if not mine.is_like(call):
+            raise UserError(f"{path}: {name} is {mine.kind} with {mine.shapes}, {other} {call.kind} with {call.shapes}")
+    return pairs
+
+
+# --- Requests, for audits of the training ---
 
 
 @dataclass(frozen=True)
@@ -181,195 +174,122 @@ def answer_requests(network: Network) -> None:
 
 
 def answer(network: Network, request: LossRequest | PassRequest) -> Any:
-    """Losses and gradients (`Network.losses`); the output of a pass; or what it passes back, see `passed_back`."""
+    """Losses and gradients (`Network.losses`), or the output of a pass.
+
+    To a pass with a gradient: `layer.kind` -> the gradients of what is trained, and the running statistics.
+    """
     if isinstance(request, LossRequest):
         return network.losses(request.output, request.labels)
     for name, layer in network.layers.items():
         layer.set({kind: request.weights.get(f"{name}.{kind}", array) for kind, array in layer.get().items()})
-    trace = Trace()
-    output = network.forward(request.images, trace, request.training)
-    return output if request.gradient is None else passed_back(network, trace, request, request.gradient)
+    execution = Execution()
+    output = network.forward(request.images, execution, request.training)
+    if request.gradient is None:
+        return output
+    statistics = {call.layer: network.running_statistics(call) for call in execution.calls}
+    # Such a loss passes the gradient back: `gradients` takes its mean over all outputs.
+    by_output = request.gradient * request.gradient.size
+    _, gradients = network.gradients(request.images, by_output, lambda outputs, gradient: outputs * gradient)
+    return with_full_names(gradients) | with_full_names(statistics)
 
 
-def passed_back(network: Network, trace: Trace, request: PassRequest, gradient: Array) -> Weights:
-    """`layer.kind` -> the gradients of what is trained, and the running statistics, whose variances are unbiased.
-
-    `trace` is of the request's forward pass, which has moved the statistics.
-    """
-    statistics = {name: array for name, array in in_layers(network).items() if name.endswith(STATISTICS)}
-    for call in trace.calls if network.biased else ():
-        if (name := f"{call.layer}.variance") in statistics and "mean" in call.weights:
-            kept, count = 1 - call.settings[NEW_SHARE], call.input[..., 0].size
-            new = statistics[name] - kept * request.weights[name]
-            statistics[name] = statistics[name] + new / max(1, count - 1)
-    # `gradients`, given a gradient by the outputs in place of labels, passes it back.
-    loss, network.loss = network.loss, lambda outputs, by_outputs: network.total(outputs * by_outputs)
-    _, gradients = network.gradients(request.images, gradient)
-    network.loss = loss
-    of_layers = ((f"{name}.{kind}", array) for name, of in gradients.items() for kind, array in of.items())
-    return dict(of_layers) | statistics
+def with_full_names(of_layers: Mapping[str, Weights]) -> Weights:
+    """`layer.kind` -> array."""
+    return {f"{name}.{kind}": array for name, of_layer in of_layers.items() for kind, array in of_layer.items()}
 
 
-def read_names(path: Path, file: str, network: Network, reference: Result) -> dict[str, str]:
-    """The layers of `file` that the user has paired with the reference's; most folders pair none.
-
-    Raises UserError if the table has another form, if there is no layer of a name, or if two layers are unlike.
-    """
-    try:
-        names = TypeAdapter(Names).validate_python(yaml.safe_load(path.read_text()) if path.exists() else {})
-    except (ValidationError, yaml.YAMLError):
-        raise UserError(f"{path}: should have lines such as `tf: {{dense_1: head}}`, for pt, tf or jax") from None
-    pairs = {name: other for port, of_port in names.items() if f"{port}.py" == file for name, other in of_port.items()}
-    for name, has, layers in (
-        *((name, file, set(network.layers)) for name in pairs),
-        *((name, "the reference", {call.layer for call in reference.trace.calls}) for name in pairs.values()),
-    ):
-        if name not in layers:
-            raise UserError(f"{path}: {has} has no layer {name}, only {', '.join(sorted(layers))}")
-    for name, other in pairs.items():
-        mine, call = Call.of(network.layers[name]), next(call for call in reference.trace.calls if call.layer == other)
-        if not mine.is_like(call):
-            raise UserError(f"{path}: {name} is {mine.kind} with {mine.shapes}, {other} {call.kind} with {call.shapes}")
-    return pairs
+# --- What is compared ---
 
 
-def where(error: Exception, path: Path) -> str:
-    """The last line of the user's folder that the error has passed: `pt.py, line 12`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).parent == path.parent]
-    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else path.name
-
-
-def run(network: Network, batch: Batch, reference: Result | None, names: Mapping[str, str] = NO_NAMES) -> Result:
+def run(network: Network, probe: Probe, reference: Result | None, names: Mapping[str, str] | None = None) -> Result:
     """All that is compared; each step begins with the reference's weights."""
-    images, labels = batch.images, batch.labels
-    initial = {name: layer.get() for name, layer in network.layers.items()}
+    initial = network.get()
     if reference is None:
         draw_weights(network)
-    trace, output = best_pass(network, images, reference.trace if reference else None, names)
-    first: dict[str, Weights] = {}  # weights of each layer before the first step
-    for number, call in enumerate(trace.calls):
-        start = trace.start(number) if number in trace.pairs else {}
-        first.setdefault(call.layer, {**call.weights, **start})
-    statistics = {
-        number: {
-            kind: trace.from_port(call, kind, array)
-            for kind, array in network.layers[call.layer].get().items()
-            if kind in STATISTICS
-        }
-        for number, call in enumerate(trace.calls)
-    }
+        execution = Execution()
+        output = first_pass(network, probe.images, execution)
+        execution.pairs = {number: number for number in range(len(execution.calls))}
+    else:
+        execution, output = best_pass(network, probe.images, reference.calls, names)
+    calls, of_reference = execution.calls, reference.calls if reference else execution.calls
+    pairs = [(calls[number], of_reference[paired]) for number, paired in execution.pairs.items()]
 
-    set_all(network, first)
-    loss, by_layer = network.gradients(images, labels)
-    gradients = {
-        number: {kind: trace.from_port(call, kind, array) for kind, array in by_layer.get(call.layer, {}).items()}
-        for number, call in enumerate(trace.calls)
-    }
-    moved = {
-        layer: {
-            kind: array - LEARNING_RATE * by_layer[layer][kind] if kind in by_layer.get(layer, {}) else array
-            for kind, array in weights.items()
-        }
-        for layer, weights in first.items()
-    }
-    set_all(network, moved)
-    loss_after, _ = network.gradients(images, labels)
-
-    for number, call in enumerate(trace.calls):
-        of_reference = reference.statistics[trace.pairs[number]] if reference and number in trace.pairs else {}
-        source = {**statistics[number], **of_reference}
-        running = {kind: trace.to_port(call, kind, source[kind]) for kind in statistics[number]}
-        network.layers[call.layer].set({**first[call.layer], **running})
-    trace.reference = None  # its file is large
-    evaluation = Trace()
-    eval_output = network.forward(images, evaluation, training=False)
-    return Result(
-        trace,
-        output,
-        loss,
-        gradients,
-        loss_after,
-        statistics,
-        evaluated(trace.calls, evaluation.calls),
-        eval_output,
-        evaluation.dropouts,
-        initial,
-        reference.shapes if reference else shapes_of(trace),
-        *find_places(network, trace, reference.trace if reference else trace),
-    )
-
-
-def shapes_of(trace: Trace) -> dict[str, tuple[int, ...]]:
-    """Canonical name -> shape, in the order of execution."""
-    return {f"{call.layer}.{kind}": array.shape for call in trace.calls for kind, array in call.weights.items()}
-
-
-def find_places(network: Network, trace: Trace, reference: Trace) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Sets the layers to the numbers of canonical values, and reads where they have gone: in arrays and in layers."""
-    numbers: dict[str, Weights] = {}  # by the layers of the reference
-    start = 0
-    for name, shape in shapes_of(reference).items():
-        of_layer, _, kind = name.rpartition(".")
-        stop = start + int(np.prod(shape))
-        numbers.setdefault(of_layer, {})[kind] = np.arange(start, stop, dtype=float).reshape(shape)
-        start = stop
-    for layer in network.layers.values():
-        layer.set({kind: np.full(array.shape, -1.0) for kind, array in layer.get().items()})  # it may be unused
-    for number, call in enumerate(trace.calls):
-        if (paired := trace.pairs.get(number, number if trace is reference else None)) is not None:
-            theirs = numbers[reference.calls[paired].layer]
-            of_port = {kind: trace.to_port(call, kind, theirs[kind]) for kind in call.weights if kind in theirs}
-            network.layers[call.layer].set({**call.weights, **of_port})
-    found = (network.arrays(), in_layers(network))
-    arrays, layers = (
-        {name: np.rint(array).astype(np.int64) for name, array in of.items() if (array >= 0).all()} for of in found
-    )
-    return arrays, layers
-
-
-def in_layers(network: Network) -> Weights:
-    """`layer.kind` of every parameter -> its value."""
-    return {f"{name}.{kind}": array for name, layer in network.layers.items() for kind, array in layer.get().items()}
-
-
-def evaluated(calls: Sequence[Call], again: Sequence[Call]) -> list[Array | None]:
-    """The outputs of the same calls in evaluation, with the order of the first pass; None if a layer is not used."""
-    left = list(again)
-    outputs: list[Array | None] = []
+    first = {call.layer: call.weights for call in reversed(calls)}  # of each layer, before the first step
+    network.set(first)
+    loss, by_layer = network.gradients(probe.images, probe.labels)
     for call in calls:
-        same = next((other for other in left if other.layer == call.layer), None)
-        if same:
-            left = [other for other in left if other is not same]
-            same.order = call.order
-        outputs.append(same.output_in_order if same else None)
-    return outputs
+        call.gradients = {kind: call.from_port(kind, array) for kind, array in by_layer[call.layer].items()}
+    moved = {
+        name: {kind: array - LEARNING_RATE * by_layer[name].get(kind, 0) for kind, array in weights.items()}
+        for name, weights in first.items()
+    }
+    network.set(moved)
+    loss_after, _ = network.gradients(probe.images, probe.labels)
+
+    network.set(first)
+    for call, other in pairs:
+        network.set({call.layer: first[call.layer] | to_port(call, other.statistics)})
+    evaluation = Execution()
+    eval_output = network.forward(probe.images, evaluation, training=False)
+    left = list(evaluation.calls)
+    for call in calls:
+        if same := next((other for other in left if other.layer == call.layer), None):
+            left.remove(same)
+            call.eval_output = call.in_order(same.output)
+    places, places_in_layers = find_places(network, pairs, of_reference)
+    return Result(
+        calls=calls,
+        dropouts=execution.dropouts,
+        pairs=execution.pairs,
+        output=output,
+        loss=loss,
+        loss_after=loss_after,
+        eval_output=eval_output,
+        eval_dropouts=evaluation.dropouts,
+        initial=initial,
+        places=places,
+        places_in_layers=places_in_layers,
+        has_loss=network.has_loss,
+        biased=network.biased,
+    )
+
+
+def shapes_of(calls: Sequence[Call]) -> dict[str, tuple[int, ...]]:
+    """Canonical name of each parameter of the reference's calls -> shape, in the order of execution."""
+    return {f"{call.layer}.{kind}": shape for call in calls for kind, shape in call.shapes.items()}
+
+
+def first_pass(network: Network, images: Array, execution: Execution) -> Array:
+    """The output in training; the calls get the running statistics."""
+    output = network.forward(images, execution, training=True)
+    for call in execution.calls:
+        statistics = network.running_statistics(call)
+        call.statistics = {kind: call.from_port(kind, array) for kind, array in statistics.items()}
+    return output
 
 
 def best_pass(
-    network: Network, images: Array, reference: Trace | None, names: Mapping[str, str]
-) -> tuple[Trace, Array]:
-    """The first pass in training. Of the ways to assign branches that look alike, that in which most calls agree."""
-    best = Trace(reference, names)
-    output = network.forward(images, best, training=True)
-    if reference is None:
-        return best, output
+    network: Network, images: Array, reference: Sequence[Call], names: Mapping[str, str] | None
+) -> tuple[Execution, Array]:
+    """A port's first pass in training. Of the ways to pair branches that look alike, that in which most calls agree."""
+    best = Execution(reference, names)
+    output = first_pass(network, images, best)
     for choices in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
-        if agreeing(best, reference) == len(reference.calls):
+        if agreeing(best, reference) == len(reference):
             break
-        tried = Trace(reference, names, choices)
-        network.forward(images, tried, training=True)
-        best = max(best, tried, key=lambda trace: agreeing(trace, reference))
-    if len(best.pairs) == len(best.calls) and not best.ways:  # nothing was left to settle
-        return best, output
-    trace = Trace(reference, names, settled=best.settle())
-    return trace, network.forward(images, trace, training=True)
+        tried = Execution(reference, names, choices)
+        output_of_tried = first_pass(network, images, tried)
+        if agreeing(tried, reference) > agreeing(best, reference):
+            best, output = tried, output_of_tried
+    return best, output
 
 
-def agreeing(trace: Trace, reference: Trace) -> int:
+def agreeing(execution: Execution, reference: Sequence[Call]) -> int:
     """The number of calls whose outputs are the reference's, or that have none."""
-    pairs = ((trace.calls[number], reference.calls[other]) for number, other in trace.pairs.items())
-    return sum(call.kind == OWN or difference(call.output_in_order, other.output) <= SAME for call, other in pairs)
+    pairs = ((execution.calls[number], reference[other]) for number, other in execution.pairs.items())
+    return sum(
+        call.kind == OWN or difference(call.in_order(call.output), other.output) <= SAME for call, other in pairs
+    )
 
 
 def draw_weights(network: Network) -> None:
@@ -387,36 +307,23 @@ def draw_weights(network: Network) -> None:
         layer.set(weights)
 
 
-def set_all(network: Network, weights: Mapping[str, Weights]) -> None:
-    for layer, arrays in weights.items():
-        network.layers[layer].set(arrays)
-
-
-def only_logits(output: Any) -> Any:
-    """The output of a network. Raises TypeError if it is more, or nothing."""
-    if output is None or isinstance(output, tuple | list | dict):
-        raise TypeError(f"the network returns {type(output).__name__}; the check needs the logits alone")
-    return output
-
-
-def only_made(network: Any) -> Any:
-    """What make_network returns. Raises TypeError if that is nothing."""
-    if network is None:
-        raise TypeError("make_network returns None; is a return missing?")
-    return network
-
-
-def loss_of(module: ModuleType, usual: Callable[..., Any]) -> Callable[..., Any]:
-    """`loss(outputs, labels)` of the user's file, or the usual one."""
-    own = vars(module).get("loss", usual)
-
-    def losses_of(outputs: Any, labels: Any) -> Any:
-        losses = own(outputs, labels)
-        if losses is None:
-            raise TypeError("loss returns None; is a return missing?")
-        if tuple(losses.shape) != tuple(labels.shape):
-            shapes = f"shape {tuple(losses.shape)}, not {tuple(labels.shape)}"
-            raise TypeError(f"loss returns {shapes}; it must return the loss of each example")
-        return losses
-
-    return losses_of
+def find_places(
+    network: Network, pairs: Sequence[tuple[Call, Call]], reference: Sequence[Call]
+) -> tuple[Weights, Weights]:
+    """Sets the layers to the numbers of canonical values, and reads where they have gone: in arrays and in layers."""
+    numbers: Weights = {}
+    start = 0
+    for name, shape in shapes_of(reference).items():
+        stop = start + math.prod(shape)
+        numbers[name] = np.arange(start, stop, dtype=float).reshape(shape)
+        start = stop
+    for layer in network.layers.values():
+        layer.set({kind: np.full(array.shape, -1.0) for kind, array in layer.get().items()})  # it may be unused
+    for call, other in pairs:
+        theirs = {kind: numbers[f"{other.layer}.{kind}"] for kind in other.weights}
+        network.layers[call.layer].set(call.weights | to_port(call, theirs))
+    places, places_in_layers = (
+        {name: np.rint(array).astype(np.int64) for name, array in arrays.items() if (array >= 0).all()}
+        for arrays in (network.arrays(), with_full_names(network.get()))
+    )
+    return places, places_in_layers

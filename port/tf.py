@@ -1,7 +1,7 @@
 """A network of Keras layers on TensorFlow, as the check of a port sees it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from port.match import NEW_SHARE, OWN, Array, Trace, Weights
-from port.run import Batch, loss_of, main, only_logits, only_made
+from port.layers import NEW_SHARE, OWN, Array, Layer, Parameters, Weights, as_it_is, squeezed, without_heads
+from port.network import Network, Probe
+from port.run import main
 from tf_impl.networks import DROPOUTS, parts_of
 
 NAMES = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
@@ -19,120 +20,98 @@ NAMES |= {"embeddings": "kernel", "depthwise_kernel": "kernel"}
 
 
 @dataclass
-class Layer:
-    """`parameters`: canonical kind -> variable, and the canonical shape of its value."""
+class KerasLayer(Layer):
+    @staticmethod
+    def read(variable: keras.Variable) -> Array:
+        return np.array(variable)
 
-    name: str
-    kind: str
-    parameters: dict[str, tuple[keras.Variable, tuple[int, ...]]]
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def get(self) -> Weights:
-        return {kind: np.array(variable).reshape(shape) for kind, (variable, shape) in self.parameters.items()}
-
-    def set(self, weights: Weights) -> None:
-        for kind, (variable, _) in self.parameters.items():
-            variable.assign(weights[kind].reshape(variable.shape))
+    @staticmethod
+    def write(variable: keras.Variable, array: Array) -> None:
+        variable.assign(array)
 
 
-def make_layers(layer: keras.Layer, name: str, own: list[keras.Variable]) -> list[Layer]:
+def make_layers(name: str, layer: keras.Layer, own: list[keras.Variable]) -> list[Layer]:
     """The layer with its own variables: two for a separable convolution, one a variable for a class of the user's."""
-    shapes = {NAMES.get(variable.name, variable.name): (variable, tuple(variable.shape)) for variable in own}
+    parameters: Parameters = {NAMES.get(variable.name, variable.name): (variable, as_it_is) for variable in own}
     match layer:
         case layers.SeparableConv1D() | layers.SeparableConv2D():
-            first, (point, shape) = shapes.pop("kernel"), shapes.pop("pointwise_kernel")
-            depthwise = {"kernel": (first[0], depthwise_shape(first[1]))}
-            pointwise = {"kernel": (point, shape[-2:]), **shapes}
-            settings = {**convolution_settings(layer), "groups": first[1][-2], "bias": False}
-            return [
-                Layer(f"{name}/depthwise", "conv", depthwise, settings),
-                Layer(f"{name}/pointwise", "dense", pointwise, {"bias": layer.use_bias}),
-            ]
+            depthwise = depthwise_convolution(f"{name}/depthwise", layer, {"kernel": parameters.pop("kernel")})
+            variable, _ = parameters.pop("pointwise_kernel")
+            kernel = variable, lambda array: array.reshape(array.shape[-2:])
+            return [depthwise, KerasLayer(f"{name}/pointwise", "dense", {"kernel": kernel, **parameters})]
         case layers.DepthwiseConv1D() | layers.DepthwiseConv2D():
-            variable, shape = shapes["kernel"]
-            shapes["kernel"] = variable, depthwise_shape(shape)
-            return [Layer(name, "conv", shapes, {**convolution_settings(layer), "groups": shape[-2]})]
+            return [depthwise_convolution(name, layer, parameters)]
         case layers.Conv1DTranspose() | layers.Conv2DTranspose():
-            return [Layer(name, "conv transpose", shapes, convolution_settings(layer))]
+            kind, settings = "conv transpose", convolution_settings(layer)
         case layers.Conv1D() | layers.Conv2D() | layers.Conv3D():
-            variable, shape = shapes["kernel"]
-            if {*layer.kernel_size, *layer.strides, layer.groups} == {1}:  # a dense layer of each position
-                shapes["kernel"] = variable, shape[-2:]
-                return [Layer(name, "dense", shapes, {"bias": layer.use_bias})]
-            return [Layer(name, "conv", shapes, {**convolution_settings(layer), "groups": layer.groups})]
+            kind, settings = "conv", {**convolution_settings(layer), "groups": layer.groups}
         case layers.Dense():
-            return [Layer(name, "dense", shapes, {"bias": layer.use_bias})]
+            kind, settings = "dense", {}
         case layers.BatchNormalization():
-            settings = {
-                "epsilon": layer.epsilon,
-                NEW_SHARE: round(1 - layer.momentum, 12),
-            }
-            return [Layer(name, "batch norm", shapes, settings)]
+            kind, settings = "batch norm", {"epsilon": layer.epsilon, NEW_SHARE: round(1 - layer.momentum, 12)}
         case layers.LayerNormalization():
-            return [Layer(name, "layer norm", shapes, {"epsilon": layer.epsilon})]
+            kind, settings = "layer norm", {"epsilon": layer.epsilon}
         case layers.GroupNormalization():
-            return [Layer(name, "group norm", shapes, {"epsilon": layer.epsilon, "groups": layer.groups})]
+            kind, settings = "group norm", {"epsilon": layer.epsilon, "groups": layer.groups}
         case layers.Embedding():
-            return [Layer(name, "embedding", shapes)]
-        case layers.PReLU():
-            variable, shape = shapes["alpha"]
-            return [Layer(name, "prelu", {"alpha": (variable, tuple(size for size in shape if size > 1) or (1,))})]
+            kind, settings = "embedding", {}
         case layers.MultiHeadAttention():
-            return [attention(layer, name)]
-    return [
-        Layer(f"{name}/{kind}", OWN, {"value": (variable, tuple(size for size in shape if size > 1))})
-        for kind, (variable, shape) in shapes.items()
-    ]
+            kind, settings, parameters = "attention", {"heads": layer.num_heads}, attention_parameters(layer)
+        case layers.PReLU():
+            kind, settings, parameters = "prelu", {}, {"alpha": (layer.alpha, squeezed)}
+        case _:
+            return [
+                KerasLayer(f"{name}/{key}", OWN, {"value": (value, squeezed)}) for key, (value, _) in parameters.items()
+            ]
+    return [KerasLayer(name, kind, parameters, settings)]
 
 
-def depthwise_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """(height, width, in, multiplier) -> (height, width, 1, in * multiplier), a convolution with `in` groups."""
-    return (*shape[:-2], 1, shape[-2] * shape[-1])
+def depthwise_convolution(name: str, layer: Any, parameters: Parameters) -> Layer:
+    """With (height, width, in, multiplier) -> (height, width, 1, in * multiplier): a convolution with `in` groups."""
+    variable, _ = parameters["kernel"]
+    kernel = variable, lambda array: array.reshape(*array.shape[:-2], 1, -1)
+    settings = {**convolution_settings(layer), "groups": variable.shape[-2]}
+    return KerasLayer(name, "conv", {**parameters, "kernel": kernel}, settings)
 
 
 def convolution_settings(layer: Any) -> dict[str, Any]:
-    return {
-        "strides": tuple(layer.strides),
-        "dilation": tuple(layer.dilation_rate),
-        "padding": layer.padding,
-        "bias": layer.use_bias,
-    }
+    return {"strides": tuple(layer.strides), "dilation": tuple(layer.dilation_rate), "padding": layer.padding}
 
 
-def attention(layer: layers.MultiHeadAttention, name: str) -> Layer:
-    parameters = {}
+def attention_parameters(layer: layers.MultiHeadAttention) -> Parameters:
+    parameters: Parameters = {}
     for variable in layer.trainable_variables:
         part, kind = variable.path.split("/")[-2:]
         part = "output" if "output" in part else part
-        rows = variable.shape[0] if part != "output" else int(np.prod(variable.shape[:-1]))
-        shape = (rows, int(np.prod(variable.shape)) // rows) if kind == "kernel" else (int(np.prod(variable.shape)),)
-        parameters[f"{part} {kind}"] = variable, shape
-    return Layer(name, "attention", parameters, {"heads": layer.num_heads})
+        parameters[f"{part} {kind}"] = variable, without_heads(part, kind)
+    return parameters
 
 
 # --- The network ---
 
 
-class Network:
-    """See `port.run.Network`."""
+class KerasNetwork(Network):
+    """See `Network`."""
 
-    total = staticmethod(tf.reduce_sum)
     biased = True
 
-    def __init__(self, module: ModuleType, batch: Batch, seed: int) -> None:
+    def __init__(self, module: ModuleType, probe: Probe, seed: int) -> None:
+        super().__init__(module, probe, seed)
+        self.network(ops.convert_to_tensor(probe.images))  # makes the weights of layers that don't have them yet
+        self.watch(self.network, "", set())
+
+    @staticmethod
+    def set_up(seed: int) -> None:
         keras.config.set_floatx("float64")
         keras.config.set_dtype_policy("float64")
         keras.utils.set_random_seed(seed % 2**32)
-        usual = keras.losses.sparse_categorical_crossentropy
-        self.loss = loss_of(module, lambda outputs, labels: usual(labels, outputs, from_logits=True))
-        self.network = only_made(module.make_network(tuple(batch.images.shape[1:]), batch.num_classes))
-        self.network(ops.convert_to_tensor(batch.images))  # makes the weights of layers that don't have them yet
-        self.layers: dict[str, Layer] = {}
-        self.trace: Trace | None = None
-        self.wrap(self.network, "", set())
 
-    def wrap(self, layer: keras.Layer, prefix: str, seen: set[int]) -> None:
-        """Has every call of the layer, and of those inside of it, tell the trace."""
+    @staticmethod
+    def cross_entropy(outputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+
+    def watch(self, layer: keras.Layer, prefix: str, seen: set[int]) -> None:
+        """Has every call of the layer, and of those inside of it, tell the execution."""
         if id(layer) in seen:
             return
         seen.add(id(layer))
@@ -140,33 +119,34 @@ class Network:
         inner = {id(variable) for part in parts for variable in part.variables}
         own = [variable for variable in layer.variables if id(variable) not in inner and variable.dtype == "float64"]
         name = f"{prefix}{layer.name}"
+        made = make_layers(name, layer, own)
+        self.layers |= {of_part.name: of_part for of_part in made}
         if isinstance(layer, DROPOUTS):
             layer.call = self.dropping(layer, layer.call)
-        made = make_layers(layer, name, own)
-        self.layers |= {of_part.name: of_part for of_part in made}
         if isinstance(layer, layers.MultiHeadAttention):
             for part in vars(layer).values():
                 if isinstance(part, layers.Dropout):
                     part.call = self.dropping(part, part.call, tells_values=False)
-        if made or not parts:
-            layer.call = self.watched(layer, made, layer.call)
+        if made:
+            layer.call = self.telling(layer, made, layer.call)
         for part in parts:
-            self.wrap(part, "" if layer is self.network else f"{name}/", seen)
+            self.watch(part, "" if layer is self.network else f"{name}/", seen)
 
     def dropping(self, layer: Any, call: Callable[..., Any], tells_values: bool = True) -> Callable[..., Any]:
-        """Has dropout drop nothing, but tell the trace."""
+        """Has dropout drop nothing, but tell the execution."""
         rate, layer.rate = float(layer.rate), 0
 
         def watched_call(x: Any, training: bool = False, **options: Any) -> Any:
-            if training and self.trace is not None:
-                self.trace.drop(rate, np.array(x) if tells_values else None)
+            if training and self.execution is not None:
+                self.execution.drop(rate, np.array(x) if tells_values else None)
             return call(x, training=training, **options)
 
         return watched_call
 
-    def watched(self, layer: Any, made: list[Layer], call: Callable[..., Any]) -> Callable[..., Any]:
+    def telling(self, layer: Any, made: list[Layer], call: Callable[..., Any]) -> Callable[..., Any]:
+        """Has a call of the layer tell the execution; `made`: what `make_layers` has made of it."""
         before_activation: list[Any] = []
-        if made and callable(vars(layer).get("activation")) and made[-1].kind in ("conv", "conv transpose", "dense"):
+        if made[-1].kind in ("conv", "conv transpose", "dense") and callable(vars(layer).get("activation")):
             activation = layer.activation
 
             def keep(value: Any) -> Any:
@@ -176,29 +156,23 @@ class Network:
             layer.activation = keep
 
         def watched_call(*args: Any, **options: Any) -> Any:
-            if self.trace is None:
+            execution = self.execution
+            if execution is None:
                 return call(*args, **options)
-            trace, x = self.trace, args[0] if args else next(iter(options.values()))
-            if made and made[0].kind == OWN:
+            if made[0].kind == OWN:
                 for part in made:
-                    trace.enter(part, None)
+                    execution.enter(part, None)
                 return call(*args, **options)
+            x = first_of(args[0] if args else next(iter(options.values())))
+            execution.enter(made[0], np.array(x))
             if len(made) == 2:  # a separable convolution
-                trace.enter(made[0], np.array(x))
                 how = layer.strides, layer.padding, None, layer.dilation_rate
-                between = ops.depthwise_conv(x, layer.depthwise_kernel, *how)
-                trace.leave(np.array(between))
-                x = between
-            if made:
-                trace.enter(made[-1], np.array(x[0] if isinstance(x, tuple | list) else x))
+                between = np.array(ops.depthwise_conv(x, layer.depthwise_kernel, *how))
+                execution.leave(between)
+                execution.enter(made[1], between)
             before_activation.clear()
             output = call(*args, **options)
-            whole = before_activation[-1] if before_activation else output
-            whole = whole[0] if isinstance(whole, tuple | list) else whole
-            if made:
-                trace.leave(np.array(whole))
-            elif isinstance(output, tf.Tensor):
-                trace.see(tuple(output.shape))
+            execution.leave(np.array(before_activation[-1] if before_activation else first_of(output)))
             return output
 
         return watched_call
@@ -206,25 +180,19 @@ class Network:
     def arrays(self) -> Weights:
         return {str(number): np.array(variable) for number, variable in enumerate(self.network.weights)}
 
-    def forward(self, images: Array, trace: Trace, training: bool) -> Array:
-        self.trace = trace
-        output = only_logits(self.network(ops.convert_to_tensor(images), training=training))
-        self.trace = None
-        return np.array(output)
+    def outputs(self, images: Array, training: bool) -> Any:
+        return self.network(ops.convert_to_tensor(images), training=training)
 
-    def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Weights]]:
+    def gradients_of_variables(self, images: Array, labels: Array, loss: Callable[..., Any]) -> tuple[Any, Any]:
         with tf.GradientTape() as tape:
             outputs = self.network(ops.convert_to_tensor(images), training=True)
-            loss = tf.reduce_mean(self.loss(outputs, ops.convert_to_tensor(labels)))
+            value = tf.reduce_mean(loss(outputs, ops.convert_to_tensor(labels)))
         trained = self.network.trainable_variables
-        gradients = dict(zip(map(id, trained), tape.gradient(loss, trained), strict=True))
-        return float(loss), {
-            name: {
-                kind: np.array(tf.convert_to_tensor(gradients[id(variable)])).reshape(shape)
-                for kind, (variable, shape) in layer.parameters.items()
-                if gradients.get(id(variable)) is not None
-            }
-            for name, layer in self.layers.items()
+        gradients = zip(trained, tape.gradient(value, trained), strict=True)
+        return value, {
+            id(variable): np.array(tf.convert_to_tensor(gradient))
+            for variable, gradient in gradients
+            if gradient is not None
         }
 
     def losses(self, outputs: Array, labels: Array) -> tuple[Array, Array]:
@@ -234,5 +202,10 @@ class Network:
         return np.array(losses), np.array(tape.gradient(losses, given))
 
 
+def first_of(values: Any) -> Any:
+    """The first of several inputs or outputs."""
+    return values[0] if isinstance(values, tuple | list) else values
+
+
 if __name__ == "__main__":
-    main(Network, "tf.py")
+    main(KerasNetwork, "tf.py")

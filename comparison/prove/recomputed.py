@@ -21,7 +21,8 @@ from common.platform.files import Arrays
 from common.spec.networks import NetworkSpec
 from common.spec.own_network import FILES, Layout, Shape, prepared_files, read_layout
 from port.check import start_file
-from port.run import Batch, LossRequest, PassRequest
+from port.network import Probe
+from port.run import LossRequest, PassRequest
 
 Array = NDArray[np.float64]
 PRINTED = "printed"
@@ -88,10 +89,10 @@ def _process(
 ) -> tuple["subprocess.Popen[bytes]", "tempfile.TemporaryDirectory[str]"]:
     """The process that answers, which ends with this one, and the folder with what it has printed."""
     place = tempfile.TemporaryDirectory()
-    batch = Batch(np.zeros((1, *image_shape)), np.zeros(1, np.int64), num_classes)
-    path = Path(place.name, "batch")
-    path.write_bytes(pickle.dumps(batch))
+    probe = Probe(np.zeros((1, *image_shape)), np.zeros(1, np.int64), num_classes)
+    path = Path(place.name, "probe")
+    path.write_bytes(pickle.dumps(probe))
     with Path(place.name, PRINTED).open("wb") as printed:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": printed}
-        process = start_file(framework, Path(model), "--batch", str(path), **pipes)
+        process = start_file(framework, Path(model), "--probe", str(path), **pipes)
     return process, place

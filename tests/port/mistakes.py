@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 
 from common.platform.machine import REPOSITORY
-from port.check import make_batch
-from port.departure import Comparison, lines_of
+from port.check import make_probe
+from port.departure import PortComparison
 from port.run import load_module, run
 
 EXAMPLE, MANY = REPOSITORY / "port" / "example", REPOSITORY / "tests" / "port" / "many_layers"
@@ -79,15 +79,15 @@ def main(folder: Path) -> None:
     from port import pt, tf
 
     for network, mistakes in MISTAKES.items():
-        batch = make_batch(SHAPES[network], 10)
-        reference = run(pt.Network(load_module(network / "pt.py"), batch, 0), batch, None)
+        probe = make_probe(SHAPES[network], 10)
+        reference = run(pt.TorchNetwork(load_module(network / "pt.py"), probe, 0), probe, None)
         right = (network / "tf.py").read_text()
         for old, new, words in [("", "", "is the network of pt.py"), *mistakes]:
             assert old in right, old
             path = Path(tempfile.mkdtemp(dir=folder)) / "tf.py"
             path.write_text(right.replace(old, new, 1) if old else right)
-            port = run(tf.Network(load_module(path), batch, 0), batch, reference)
-            answer = lines_of(Comparison(reference, port, "pt.py", "tf.py", batch))[0]
+            port = run(tf.KerasNetwork(load_module(path), probe, 0), probe, reference)
+            answer = PortComparison(reference, port, "pt.py", "tf.py", probe).lines()[0]
             print(
                 json.dumps({"new": new, "answer": answer, "missing": [w for w in words.split("|") if w not in answer]})
             )
