@@ -1,10 +1,8 @@
 """Proof that the lockstep tests can fail: they detect and locate mistakes that are put into a copy of the code."""
 
-import sys
-
 import pytest
 from agreement import COLOURS
-from conftest import ONE_ROUND, changed_code, each_mistake, read_csv, run, train
+from conftest import changed_code, compare, each_mistake, train
 
 from comparison.lockstep import find_departure
 
@@ -388,11 +386,8 @@ def test_compare_calls_a_mistake_a_different_training(tmp_path, mutation):
     sound = "pt" if implementation == "keras" else "tf"
     # The last batch has 5 examples, some for each replica. TensorFlow fails on some processors if a replica has none.
     options = ("--train-size", 341, "--batch-size", 16, "--epochs", 3, "--nesterov", "true", "--weight-decay", 1e-3)
-    command = (sys.executable, "compare.py", "--implementations", sound, implementation, *devices, *options)
-    output = tmp_path / "r"
-    more = ("--precision", "bf16-mixed", *ONE_ROUND, "--output-dir", output)
-    run(*command, *more, cwd=tmp_path / "copy", expect=1)
-    rows = read_csv(output / "results.csv")
+    options = ("--implementations", sound, implementation, *devices, *options, "--precision", "bf16-mixed")
+    _, rows = compare(tmp_path / "r", *options, cwd=tmp_path / "copy", expect=1)
     assert [row["status"] for row in rows] == ["ok", "different training"] and rows[1]["ratio"] == ""
     # The proof takes other steps than the runs of the other tests: only the step numbers in its message differ.
     words = [word.replace("4 of 16", "5 of 16") for word in said if "step" not in word]
@@ -403,9 +398,8 @@ def test_compare_calls_a_mistake_a_different_training(tmp_path, mutation):
 def test_the_layer_is_named_where_the_first_row_is_wrong(tmp_path):
     implementation, *_, said = MUTATIONS["an extra ReLU"]
     make_mutant(tmp_path / "copy", "an extra ReLU")
-    command = (sys.executable, "compare.py", "--implementations", implementation, "jax", "--train-size", 341)
-    run(*command, *ONE_ROUND, "--output-dir", tmp_path / "r", cwd=tmp_path / "copy", expect=1)
-    rows = read_csv(tmp_path / "r" / "results.csv")
+    options = ("--implementations", implementation, "jax", "--train-size", 341)
+    _, rows = compare(tmp_path / "r", *options, cwd=tmp_path / "copy", expect=1)
     assert [row["status"] for row in rows] == ["different training", "not proved"], rows
     assert all(word in rows[0]["note"] for word in ([said] if isinstance(said, str) else said)), rows[0]["note"]
 
@@ -413,5 +407,5 @@ def test_the_layer_is_named_where_the_first_row_is_wrong(tmp_path):
 @pytest.mark.slow
 def test_compare_accuses_nobody_without_a_mistake(tmp_path):
     names = ("--implementations", "tf", "keras", "pt", "ptl", "--mode", "plain", "tuned", "--devices", 2)
-    options = (*names, "--epochs", 3, "--max-steps", 30, "--train-size", 340, "--batch-size", 16, *ONE_ROUND)
-    run(sys.executable, "compare.py", *options, "--output-dir", tmp_path / "r", timeout=1200)
+    options = (*names, "--epochs", 3, "--max-steps", 30, "--train-size", 340, "--batch-size", 16)
+    compare(tmp_path / "r", *options, timeout=1200)

@@ -12,14 +12,7 @@ from pathlib import Path
 
 import pytest
 from agreement import assert_arrays_agree, assert_the_same
-from conftest import (
-    CPU,
-    program_of,
-    start_process,
-    steps_taken,
-    train,
-    wait_for,
-)
+from conftest import CPU, program_of, start_process, steps_taken, train, wait_for
 from nodes import NAMES, Nodes
 
 from common.experiment import RESIDENT_VARIABLE

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ONE_ROUND, REPOSITORY, changed_code, read_csv, run, train
+from conftest import REPOSITORY, changed_code, compare, run, train
 from mistakes import MISTAKES
 from test_audits import audited
 
@@ -154,7 +154,7 @@ def test_steps_and_evaluations_of_sound_runs_pass(tmp_path, networks, implementa
     ],
 )
 def test_a_mistake_of_the_timed_run_alone_is_found(tmp_path, networks, implementation, mistake):
-    file, before, after, options, note = MISTAKES[mistake]
+    file, before, after, note, *options = MISTAKES[mistake]
     code = changed_code(tmp_path / "code", file, before, after)
     options = ("--model", networks["example"], *TRAINED, *options)
     audits = audited(implementation, tmp_path / "run", *options, steps=(1, 11, 12, 23), cwd=code)
@@ -163,11 +163,9 @@ def test_a_mistake_of_the_timed_run_alone_is_found(tmp_path, networks, implement
 
 @pytest.mark.slow
 def test_compare_trains_proves_and_measures_it(tmp_path):
-    command = (sys.executable, "compare.py", "--model", EXAMPLE, "--implementations", "tf", "pt", "--mode", "plain")
-    done = run(*command, *ONE_ROUND, "--epochs", 2, "--output-dir", tmp_path / "r", cwd=REPOSITORY)
-    assert "pairing the layers of tf.py, pt.py" in done.stdout
-    assert "timed runs: not audited" in done.stdout
-    first, second = read_csv(tmp_path / "r" / "results.csv")
+    options = ("--model", EXAMPLE, "--implementations", "tf", "pt", "--epochs", 2)
+    text, (first, second) = compare(tmp_path / "r", *options)
+    assert "pairing the layers of tf.py, pt.py" in text and "timed runs: not audited" in text
     assert (second["same_training"], first["status"], second["status"]) == ("True", "ok", "ok")
     assert float(second["ratio"]) > 0
     assert (tmp_path / "r" / "network" / "example" / "tf.py").read_text() == (EXAMPLE / "tf.py").read_text()
