@@ -32,21 +32,6 @@ def test_a_pipeline_cuts_before_the_dense_layers_or_in_the_middle_of_the_work(mo
     assert NetworkSpec.make(model, (64, 64, 3), 10).end_of_first_stage == CUTS[model]
 
 
-def test_cnn_shapes_and_operations_by_hand():
-    spec = NetworkSpec.make("cnn", (9, 7, 3), 5)
-    assert [(parameter.name, *parameter.shape) for parameter in spec.parameters] == [
-        ("conv1.kernel", 3, 3, 3, 32),
-        ("conv1.bias", 32),
-        ("conv2.kernel", 3, 3, 32, 64),
-        ("conv2.bias", 64),
-        ("dense1.kernel", 2 * 1 * 64, 128),
-        ("dense1.bias", 128),
-        ("dense2.kernel", 128, 5),
-        ("dense2.bias", 5),
-    ]
-    assert spec.flops_per_image == 2 * (9 * 9 * 7 * 3 * 32 + 9 * 4 * 3 * 32 * 64 + 128 * 128 + 128 * 5)
-
-
 COUNT = """
 import torch
 from torch.utils.flop_counter import FlopCounterMode

@@ -21,12 +21,6 @@ def rates(total_steps, epochs=1, **options):
     return learning_rates(config, plan)
 
 
-def test_warmup_is_linear_and_reaches_the_peak_in_its_last_step():
-    found = rates(8, learning_rate=0.4, schedule="cosine", warmup_steps=4)
-    assert found[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
-    assert found[5] < 0.4
-
-
 def test_step_changes_after_each_third_of_the_epochs_by_default():
     found = [spelled_out(TrainConfig(schedule="step", epochs=epochs)).step_size for epochs in (1, 3, 10)]
     assert found == [1, 1, 4]
