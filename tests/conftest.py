@@ -102,8 +102,9 @@ def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
 
 
 def compare(output, *options, **arguments):
-    """As `run`, of compare.py: one round of plain mode, unless the options say which. Returns what it printed, and the
-    rows of `results.csv`.
+    """As `run`, of compare.py; returns what it printed, and the rows of `results.csv`.
+
+    It makes one round, in plain mode, unless the options say otherwise.
     """
     defaults = {"--repeats": 1, "--mode": "plain"}
     more = [word for name, value in defaults.items() if name not in options for word in (name, value)]
