@@ -6,7 +6,6 @@ The test process itself imports no framework, because two frameworks must never 
 import csv
 import functools
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from common import implementations
 from common.record.results import StepLine, read_metrics
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-ON_ONE_DEVICE = ("keras_torch", "keras_jax")  # they have one mode; tests/parity/test_keras_backends.py
+ON_ONE_DEVICE = ("keras_torch", "keras_jax")  # they have one mode; tests/parity/test_tutorial.py
 IMPLEMENTATIONS = tuple(name for name in implementations.IMPLEMENTATIONS if name not in ON_ONE_DEVICE)
 MODES = ("plain", "tuned")
 
@@ -32,8 +31,6 @@ MODES = ("plain", "tuned")
 # One thread per device: tests run in parallel, and with more threads than cores they would take five times as long.
 # On a machine with GPUs, only the tests about GPUs use one.
 CPU = ("--accelerator", "cpu", "--threads-per-device", 1)
-# For compare.py, where a test does not look at speeds.
-ONE_ROUND = ("--repeats", 1)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The cache holds proofs, the results of probes of this processor and the sockets of preloaded.py's servers. All
 # processes of one test run share a cache, which is removed at the end of that test run.
@@ -64,19 +61,16 @@ CODE = (
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves slow tests out
 def pytest_collection_modifyitems(config, items):
-    unknown = set()
-    known = set()
+    unused, used = set(), set()
     for item in items:
-        quick = item.get_closest_marker("quick")
-        if quick is None:
-            continue
-        starts = {(item.originalname, start) for start in quick.args}
-        found = {(name, start) for name, start in starts if f"{item.callspec.id}-".startswith(f"{start}-")}
-        unknown, known = unknown | starts, known | found
-        if not found:
-            item.add_marker("slow")
-    if config.args_source == config.ArgsSource.TESTPATHS and unknown - known:
-        raise pytest.UsageError(f"no variant of a test begins so: {unknown - known}")
+        if quick := item.get_closest_marker("quick"):
+            starts = {(item.originalname, start) for start in quick.args}
+            found = {(name, start) for name, start in starts if f"{item.callspec.id}-".startswith(f"{start}-")}
+            unused, used = unused | starts, used | found
+            if not found:
+                item.add_marker("slow")
+    if config.args_source == config.ArgsSource.TESTPATHS and unused - used:
+        raise pytest.UsageError(f"no variant of a test begins so: {unused - used}")
 
 
 def pytest_unconfigure():
@@ -89,26 +83,11 @@ def program_of(implementation):
     return implementations.interpreter_of(implementation), "-m", implementations.folder_of(implementation)
 
 
-def as_started(command):
-    """The command with the interpreter of the implementation that it starts.
-
-    A comparison has a row for each implementation, unless the command says which modes it wants.
-    """
-    if started := re.search(r"-m (\w+)_impl\b", " ".join(map(str, command))):
-        own = implementations.interpreter_of(started[1])
-        command = [own if word == sys.executable else word for word in command]
-    compares = len(command) > 1 and str(command[1]).endswith("compare.py")
-    if compares and not {"--mode", "--report-only", "--resume", "--help"} & {*command}:
-        return (*command, "--mode", "plain")
-    return tuple(command)
-
-
 def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
     """Runs a command to its end and returns the completed process.
 
     Fails with the whole output if the exit status is not `expect`.
     """
-    command = as_started(command)
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,
@@ -122,10 +101,21 @@ def run(*command, cwd=REPOSITORY, expect=0, timeout=600, **environment):
     return done
 
 
+def compare(output, *options, **arguments):
+    """As `run`, of compare.py; returns what it printed, and the rows of `results.csv`.
+
+    It makes one round, in plain mode, unless the options say otherwise.
+    """
+    defaults = {"--repeats": 1, "--mode": "plain"}
+    more = [word for name, value in defaults.items() if name not in options for word in (name, value)]
+    done = run(sys.executable, "compare.py", "--output-dir", output, *options, *more, **arguments)
+    return done.stdout, read_csv(output / "results.csv")
+
+
 def start_process(command, cwd=REPOSITORY, stdout=subprocess.PIPE, **environment):
     """Starts a command in its own session, as a terminal would; returns the process."""
     return subprocess.Popen(
-        list(map(str, as_started(command))),
+        list(map(str, command)),
         cwd=cwd,
         stdout=stdout,
         stderr=subprocess.PIPE,

@@ -7,6 +7,7 @@ from conftest import REPOSITORY
 from pydantic import BaseModel
 
 from common.platform.cli import option_name
+from docs.side_by_side import SECTIONS, make_page
 
 # Options of the other programs that documents name: sbatch, mpirun, torchrun, docker, pytest, uv.
 OTHERS = re.findall(
@@ -42,6 +43,12 @@ def test_the_documents_are_whole_and_name_only_programs_and_options_that_exist()
         folders = r"benchmarks|common|configs|comparison|docs|exercises|tests|\w+_impl"
         for name in re.findall(rf"`((?:{folders})/[\w/.-]+)`", text):
             assert (REPOSITORY / name).exists() or "NAME" in name, f"{path.name} names {name}"
+
+
+def test_the_page_of_training_files_has_every_section_and_the_loops_of_all():
+    page = make_page()
+    assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == [*SECTIONS]
+    assert page.count("def train(") == 5
 
 
 def test_every_promise_has_its_test():

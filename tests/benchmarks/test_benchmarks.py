@@ -1,4 +1,4 @@
-"""Benchmarks: ratios and tables of made-up runs, and that each script runs."""
+"""Benchmarks: ratios and tables of made-up runs, and short runs of them."""
 
 import json
 import subprocess
@@ -16,8 +16,6 @@ from common.spec.options import TrainConfig
 from comparison.plan.jobs import Contender
 from comparison.plan.options import CompareConfig
 from comparison.run_maker import prepare
-
-SCRIPTS = ("gpu", "limit", "repeat", "usual")
 
 
 def test_rows_run_in_rotating_order_and_their_ratios_are_stored(tmp_path, monkeypatch, capsys):
@@ -47,12 +45,6 @@ def test_the_comparisons_of_the_gpu_page_can_begin(tmp_path):
     for name in set(comparisons) - {"mnist-99", "cifar10-94"}:  # whose data sets may not be there
         words = gpu.arguments(name, options, tmp_path)
         prepare(parse_options(CompareConfig, "compare.py", "", words[1:]), Console(quiet=True))
-
-
-@pytest.mark.quick("limit")
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_each_script_runs_alone(script):
-    assert "--output-dir" in run(sys.executable, "-m", f"benchmarks.{script}", "--help").stdout
 
 
 def test_ratios_of_repeated_comparisons_and_their_verdicts_are_counted():

@@ -68,56 +68,43 @@ def test_a_launchers_processes_are_the_devices(launch, num_gpus, strategies, opt
     assert (found.strategy, found.num_nodes, found.devices, found.num_shards) == expected
 
 
-@pytest.mark.parametrize(
-    ("title", "launch", "options", "message"),
-    [
-        ("X", started(), {"devices": 2}, "--devices 2: torchrun has started 3 processes; leave the option out"),
-        ("TensorFlow", started(), {"strategy": "mirrored"}, "torchrun has started 3 processes; TensorFlow needs one"),
-        ("PyTorch", started("TF_CONFIG"), {}, "TF_CONFIG names 3 workers; PyTorch is started by torchrun, srun or"),
-        ("PyTorch", started(nodes=2), {"num_nodes": 3}, "--num-nodes 3: torchrun has started processes on 2; leave"),
-        ("PyTorch", ALONE, {"num_nodes": 2}, "--num-nodes 2: start PyTorch on every node with torchrun, srun"),
-        ("Keras", ALONE, {"num_nodes": 2}, "--num-nodes 2: Keras trains on one node only; tf_impl trains on several"),
-        ("TensorFlow", ALONE, {"num_nodes": 2}, "--num-nodes 2: start TensorFlow on every node with srun or"),
-        (
-            "TensorFlow",
-            ALONE,
-            {"strategy": "multi_worker_mirrored"},
-            "--strategy multi_worker_mirrored: is for several processes, started by srun or mpirun",
-        ),
-        ("PyTorch", started(processes=2, nodes=2), PIPELINE, "--strategy pipeline: is for one node"),
-        ("PyTorch", Launch.read({"NODE_RANK": "1"}), {}, "NODE_RANK 1: of one node it is 0; --num-nodes, on every"),
-    ],
-)
-def test_processes_that_do_not_fit_the_options_are_reported(title, launch, options, message):
+DP, SINGLE = {"strategy": "dp"}, {"strategy": "single_device"}
+TF, MIRRORED, WORKERS = "TensorFlow", {"strategy": "mirrored"}, {"strategy": "multi_worker_mirrored"}
+UNCOMPILED = {"sync_batchnorm": True, "compile": True, "devices": 2}
+IMPOSSIBLE = [
+    (started(), 0, "X", {"devices": 2}, "--devices 2: torchrun has started 3 processes; leave the option out"),
+    (started(), 0, TF, MIRRORED, "torchrun has started 3 processes; TensorFlow needs one"),
+    (started("TF_CONFIG"), 0, "PyTorch", {}, "TF_CONFIG names 3 workers; PyTorch is started by torchrun, srun or"),
+    (started(nodes=2), 0, "X", {"num_nodes": 3}, "--num-nodes 3: torchrun has started processes on 2; leave"),
+    (ALONE, 0, "PyTorch", {"num_nodes": 2}, "--num-nodes 2: start PyTorch on every node with torchrun, srun"),
+    (ALONE, 0, "Keras", {"num_nodes": 2}, "--num-nodes 2: Keras trains on one node only; tf_impl trains on several"),
+    (ALONE, 0, TF, {"num_nodes": 2}, "--num-nodes 2: start TensorFlow on every node with srun or"),
+    (ALONE, 0, TF, WORKERS, "--strategy multi_worker_mirrored: is for several processes, started by srun or mpirun"),
+    (started(processes=2, nodes=2), 0, "PyTorch", PIPELINE, "--strategy pipeline: is for one node"),
+    (Launch.read({"NODE_RANK": "1"}), 0, "X", {}, "NODE_RANK 1: of one node it is 0; --num-nodes, on every"),
+    (ALONE, 0, "X", {"accelerator": "gpu"}, "--accelerator gpu: X sees no GPU"),
+    (ALONE, 2, "X", {"devices": 3}, "--devices 3: X sees 2 GPUs"),
+    (ALONE, 1, "X", PIPELINE, "--strategy pipeline: needs two GPUs, X sees 1; use --stages cpu gpu"),
+    (ALONE, 0, "X", {**PIPELINE, "stages": ("cpu", "gpu")}, "--stages cpu gpu: X sees no GPU"),
+    (ALONE, 0, "X", {**PIPELINE, "devices": 3}, "--strategy pipeline: has two stages, a device each; not --devices 3"),
+    (ALONE, 0, "X", {**PIPELINE, "compile": True}, "--compile true: not with --strategy pipeline"),
+    (ALONE, 2, "X", {**DP, "compile": True}, "--compile true: not with --strategy dp"),
+    (ALONE, 0, "X", {**DP, "devices": 2}, "--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only"),
+    (ALONE, 0, "X", {**SINGLE, "devices": 2}, "--strategy single_device: is for one device, not --devices"),
+    (ALONE, 0, "X", MIRRORED, "--strategy mirrored: X does not have it; use single_device, ddp, dp, fsdp, pip"),
+    (ALONE, 0, "X", UNCOMPILED, "--sync-batchnorm true: cannot be compiled, since replicas communicate"),
+    (ALONE, 0, "X", {"tf32": True}, "--tf32 true: only GPUs have TF32"),
+]
+
+
+@pytest.mark.parametrize(("launch", "num_gpus", "title", "options", "message"), IMPOSSIBLE)
+def test_options_that_the_launch_the_machine_or_the_framework_does_not_fit_are_reported(
+    launch, num_gpus, title, options, message
+):
+    strategies = TENSORFLOW if title == TF else TORCH
     with pytest.raises(UserError) as told:
-        devices(launch=launch, strategies=TENSORFLOW if title == "TensorFlow" else TORCH, title=title, **options)
+        resolve_settings(devices(num_gpus, launch, strategies, title, **options), TUNED)
     assert str(told.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("num_gpus", "options", "message"),
-    [
-        (0, {"accelerator": "gpu"}, "--accelerator gpu: X sees no GPU"),
-        (2, {"devices": 3}, "--devices 3: X sees 2 GPUs"),
-        (1, PIPELINE, "--strategy pipeline: needs two GPUs, X sees 1; use --stages cpu gpu"),
-        (0, {**PIPELINE, "stages": ("cpu", "gpu")}, "--stages cpu gpu: X sees no GPU"),
-        (0, {**PIPELINE, "devices": 3}, "--strategy pipeline: has two stages, a device each; not --devices 3"),
-        (0, {**PIPELINE, "compile": True}, "--compile true: not with --strategy pipeline"),
-        (2, {"strategy": "dp", "compile": True}, "--compile true: not with --strategy dp"),
-        (0, {"strategy": "dp", "devices": 2}, "--strategy dp: torch.nn.DataParallel spreads a batch over GPUs only"),
-        (0, {"strategy": "single_device", "devices": 2}, "--strategy single_device: is for one device, not --devices"),
-        (0, {"strategy": "mirrored"}, "--strategy mirrored: X does not have it; use single_device, ddp, dp, fsdp, pip"),
-        (
-            0,
-            {"sync_batchnorm": True, "compile": True, "devices": 2},
-            "--sync-batchnorm true: cannot be compiled, since replicas communicate",
-        ),
-        (0, {"tf32": True}, "--tf32 true: only GPUs have TF32"),
-    ],
-)
-def test_devices_and_settings_that_this_machine_or_framework_lacks_are_reported(num_gpus, options, message):
-    with pytest.raises(UserError, match=f"^{message}"):
-        settings(num_gpus, **options)
 
 
 @pytest.mark.parametrize(

@@ -150,10 +150,7 @@ def write_run(folder, job, truth, number):
         step = Audit(
             first_step=7, last_step=7, same=wrong is None, difference=0.5 if wrong else 0, explained=1e-5, note=wrong
         )
-        write_json_model(
-            run_dir / AUDITS_FILE,
-            Audits(steps=[step] if truth.audited else [], evaluations=[]),
-        )
+        write_json_model(run_dir / AUDITS_FILE, Audits(steps=[step] if truth.audited else [], evaluations=[]))
     (run_dir / RECORD_FILE).write_text(record.model_dump_json())
 
 

@@ -11,18 +11,7 @@ import time
 import numpy as np
 import psutil
 import pytest
-from conftest import (
-    CPU,
-    ONE_ROUND,
-    gone,
-    read_csv,
-    remount,
-    run,
-    start_process,
-    steps_taken,
-    train,
-    wait_for,
-)
+from conftest import CPU, compare, gone, program_of, read_csv, remount, run, start_process, steps_taken, train, wait_for
 
 from common.data.arrays import write_arrays
 from common.record.results import read_result, read_step_losses
@@ -35,11 +24,13 @@ def run_dir(output, name, number=1):
     return output / "runs" / "seed-0" / f"round-{number}" / name
 
 
-def compare(project, output, *implementations, expect=0, options=SHORT, **environment):
-    """Runs compare.py; returns what it printed and the rows of results.csv."""
-    command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", *implementations, *options)
-    done = run(*command, cwd=project, expect=expect, **environment)
-    return done.stdout, read_csv(output / "results.csv")
+def compare_fakes(project, output, *implementations, options=SHORT, **arguments):
+    return compare(output, "--implementations", *implementations, *options, cwd=project, **arguments)
+
+
+def reopen(project, word, output, *options, **arguments):
+    """`compare.py --resume DIR` or `--report-only DIR`."""
+    return run(sys.executable, "compare.py", word, output, *options, cwd=project, **arguments)
 
 
 def statuses(rows):
@@ -47,7 +38,7 @@ def statuses(rows):
 
 
 def test_rows_share_a_table_that_is_written_in_three_forms(project, tmp_path):
-    text, rows = compare(project, tmp_path / "r", "one", "two", options=SHORT)
+    text, rows = compare_fakes(project, tmp_path / "r", "one", "two")
     assert statuses(rows) == {"one": "ok", "two": "ok"} and {row["table"] for row in rows} == {"1"}
     assert float(rows[1]["ratio_low"]) < float(rows[1]["ratio"]) < float(rows[1]["ratio_high"])
     assert int(rows[0]["num_turns"]) == int(rows[1]["num_turns"]) >= 10
@@ -63,18 +54,20 @@ def test_rows_share_a_table_that_is_written_in_three_forms(project, tmp_path):
 
 
 def test_a_different_training_gets_no_ratio_and_says_where_it_parts(project, tmp_path):
-    text, rows = compare(project, tmp_path / "r", "one", "parted", "two", expect=1)
+    text, rows = compare_fakes(project, tmp_path / "r", "one", "parted", "two", expect=1)
     assert statuses(rows) == {"one": "ok", "parted": "different training", "two": "ok"} and rows[1]["ratio"] == ""
     assert "step 1 of 20" in rows[1]["note"] and "parted: different training" in text
 
 
 def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_path):
-    text, rows = compare(project, tmp_path / "r", "crash", "one", "illegal", "alias", "two", expect=1, options=SHORT)
-    failed = dict.fromkeys(("crash", "illegal", "alias"), "failed")
+    names = ("crash", "one", "illegal", "alias", "dying", "two")
+    text, rows = compare_fakes(project, tmp_path / "r", *names, expect=1)
+    failed = dict.fromkeys(("crash", "illegal", "alias", "dying"), "failed")
     assert statuses(rows) == {**failed, "one": "ok", "two": "ok"}
     assert "exit status 1" in rows[0]["note"] and "the reason of the crash" in text
     assert "ended by signal 4 (SIGILL: an instruction that the processor does not execute" in rows[2]["note"]
     assert "alias_impl calls itself 'one'; it should give its Recorder the name 'alias'" in rows[3]["note"]
+    assert "ended by signal 9" in rows[4]["note"] and int(rows[5]["num_turns"]) >= 10  # one dies in its turn
     assert "crash: failed" in text and str(run_dir(tmp_path / "r", "crash") / "log.txt") in text
     assert float(rows[1]["ratio"]) == 1  # the first row that finished is the reference
 
@@ -98,7 +91,7 @@ def test_every_implementation_can_have_its_own_interpreter(project, tmp_path):
     for path in (own, broken):
         path.chmod(0o755)
     options = (*SHORT, "--python", f"one={own}", f"two={broken}")
-    _, rows = compare(project, tmp_path / "r", "one", "two", expect=1, options=options)
+    _, rows = compare_fakes(project, tmp_path / "r", "one", "two", expect=1, options=options)
     assert statuses(rows) == {"one": "ok", "two": "failed"} and "cannot be run" in rows[1]["note"]
     assert (tmp_path / "used").read_text() == "mine\n"
 
@@ -110,7 +103,7 @@ def test_all_run_on_the_same_kind_of_device(project, tmp_path, gpus, found):
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0: made up\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     seen = {"FAKE_GPUS_one": gpus[0], "FAKE_GPUS_two": gpus[1], "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    text, _ = compare(project, tmp_path / "r", "one", "two", **seen)
+    text, _ = compare_fakes(project, tmp_path / "r", "one", "two", **seen)
     results = [read_result(run_dir(tmp_path / "r", name)) for name in ("one", "two")]
     assert [(result.accelerator, result.devices) for result in results] == [found] * 2
     assert ("warning: all rows are trained on the CPU: " in text) == (found[0] == "cpu")
@@ -140,12 +133,12 @@ def records(output):
 
 def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     output = tmp_path / "r"
-    text, _ = compare(project, output, "one", "two", options=(*FEW_STEPS, "--repeats", 2, "--mode", "plain"))
+    text, _ = compare_fakes(project, output, "one", "two", options=(*FEW_STEPS, "--repeats", 2, "--mode", "plain"))
     assert re.search(r"^runs: 2 of 4, 0:\d\d left$", text, re.MULTILINE), text
     before = records(output)
     shutil.rmtree(run_dir(output, "two", 2))  # never started
     (run_dir(output, "two") / "run.json").unlink()  # interrupted in the middle
-    text = run(sys.executable, "compare.py", "--resume", output, cwd=project).stdout
+    text = reopen(project, "--resume", output).stdout
     assert [line for line in text.splitlines() if line.endswith("starting")] == ["two: starting"] * 2
     after = records(output)
     assert {name for name in after if after[name] != before[name]} == {"seed-0/round-1/two", "seed-0/round-2/two"}
@@ -155,18 +148,18 @@ def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
 @pytest.mark.slow
 def test_a_failed_run_is_made_again_and_more_rounds_can_be_added(project, tmp_path):
     output = tmp_path / "r"
-    compare(project, output, "one", "two")
+    compare_fakes(project, output, "one", "two")
     path = run_dir(output, "two") / "run.json"
     path.write_text(path.read_text().replace('"failure": null', '"failure": "exit status 1"'))
-    done = run(sys.executable, "compare.py", "--report-only", output, cwd=project, expect=1)
+    done = reopen(project, "--report-only", output, expect=1)
     assert "two: failed: exit status 1" in done.stdout
-    run(sys.executable, "compare.py", "--resume", output, "--repeats", 2, cwd=project)
+    reopen(project, "--resume", output, "--repeats", 2)
     assert set(records(output)) == {f"seed-0/round-{number}/{name}" for number in (1, 2) for name in ("one", "two")}
     for options, words in (
         (("--batch-size", 30), f"--batch-size 30: the comparison in {output} has 20; leave"),
         (("--repeats", 1), f"--repeats 1: the comparison in {output} has 2 already"),
     ):
-        done = run(sys.executable, "compare.py", "--resume", output, *options, cwd=project, expect=2)
+        done = reopen(project, "--resume", output, *options, expect=2)
         assert done.stderr.startswith(f"compare.py: error: {words}")
 
 
@@ -176,17 +169,17 @@ def test_it_is_resumed_only_on_the_same_data(project, tmp_path):
     pixels, labels = np.zeros((40, 8, 8, 1), np.uint8), np.arange(40) % 2
     write_arrays(data, (pixels, labels), (pixels, labels), ["a", "b"])
     options = ("--dataset", data, "--repeats", 1, "--mode", "plain", "--epochs", 1)
-    compare(project, output, "one", options=(*options, "--batch-size", 20))
+    compare_fakes(project, output, "one", options=(*options, "--batch-size", 20))
     shutil.rmtree(data)
     write_arrays(data, (pixels + 1, labels), (pixels, labels), ["a", "b"])
-    failed = run(sys.executable, "compare.py", "--resume", output, "--repeats", 2, cwd=project, expect=2)
+    failed = reopen(project, "--resume", output, "--repeats", 2, expect=2)
     assert f"--dataset {data}: holds other data than when " in failed.stderr
     assert not run_dir(output, "one", 2).exists()
 
 
 @pytest.mark.slow
 def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
-    text, rows = compare(project, tmp_path / "r", "one", "busy", options=(*FEW_STEPS, "--repeats", 3))
+    text, rows = compare_fakes(project, tmp_path / "r", "one", "busy", options=(*FEW_STEPS, "--repeats", 3))
     assert set(records(tmp_path / "r")) == {
         f"seed-0/round-{n}/{name}" for n in (1, 2, 3, 4) for name in ("one", "busy")
     }
@@ -199,25 +192,16 @@ def test_rounds_that_others_disturb_are_made_again(project, tmp_path):
 @pytest.mark.slow
 def test_a_report_is_made_again_from_the_stored_runs_alone(project, tmp_path):
     output, moved = tmp_path / "r", tmp_path / "moved"
-    compare(project, output, "one", "two", options=(*FEW_STEPS, "--repeats", 3))
+    compare_fakes(project, output, "one", "two", options=(*FEW_STEPS, "--repeats", 3))
     made = ("results.csv", "runs.csv", "results.md", "results.json", "report.html")
     before = {name: (output / name).read_text() for name in made}
     for name in made:
         (output / name).unlink()
     output.rename(moved)
-    text = run(sys.executable, "compare.py", "--report-only", moved, cwd=project).stdout
+    text = reopen(project, "--report-only", moved).stdout
     assert {name: (moved / name).read_text() for name in made} == before and "starting" not in text
-    text = run(sys.executable, "compare.py", "--report-only", moved, "--target-accuracy", 0.4, cwd=project).stdout
+    text = reopen(project, "--report-only", moved, "--target-accuracy", 0.4).stdout
     assert "3 of 3" in text and "reached" in text
-
-
-@pytest.mark.slow
-def test_a_learning_rate_is_tuned_before_it_is_used_in_a_sweep(project, tmp_path):
-    options = (*FEW_STEPS[:4], *ONE_ROUND, "--sweep", "batch-size=10,20", "--sweep-learning-rate", 0.1, 0.2)
-    text, rows = compare(project, tmp_path / "r", "one", "two", options=options)
-    assert text.count("rate search): starting") == 4 and len(rows) == 4
-    assert {row["learning_rate"] for row in rows} == {"0.1"}  # all rates do equally well, so the first one is used
-    assert "sweep of batch-size (10, 20)\n" in text
 
 
 @pytest.mark.slow
@@ -225,7 +209,7 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
     def proves(name, *options):
-        text, _ = compare(project, tmp_path / name, "one", "two", options=(*SHORT, *options), **cache)
+        text, _ = compare_fakes(project, tmp_path / name, "one", "two", options=(*SHORT, *options), **cache)
         assert "yes, proved in 64-bit runs: losses of the same step differ by at most 0" in text
         return "checking that all rows are the same training" in text
 
@@ -254,7 +238,7 @@ def pids_of(output):
 @pytest.mark.slow
 def test_a_run_past_its_timeout_is_ended_with_its_children(project, tmp_path):
     options = (*SHORT, "--timeout", 8, "--verify", "never")
-    _, rows = compare(project, tmp_path / "r", "hang", "one", expect=1, options=options)
+    _, rows = compare_fakes(project, tmp_path / "r", "hang", "one", expect=1, options=options)
     assert statuses(rows) == {"hang": "failed", "one": "ok"}
     assert "still running after --timeout 8 seconds" in rows[0]["note"] and gone(pids_of(tmp_path / "r"))
 
@@ -267,7 +251,7 @@ def test_the_children_of_one_that_is_killed_end_too(project, tmp_path):
         process.kill()
     wait_for(lambda: gone([pid]), seconds=5)
     os.kill(child, signal.SIGKILL)  # a process that is none of ours
-    run(sys.executable, "compare.py", "--resume", tmp_path / "r", "--timeout", 4, cwd=project, expect=1)
+    reopen(project, "--resume", tmp_path / "r", "--timeout", 4, expect=1)
     assert statuses(read_csv(tmp_path / "r" / "results.csv")) == {"one": "ok", "hang": "failed"}
 
 
@@ -287,7 +271,7 @@ def test_a_folder_belongs_to_one_at_a_time(project, tmp_path):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert gone(pids)
-    run(sys.executable, "compare.py", "--report-only", output, cwd=project, expect=1)
+    reopen(project, "--report-only", output, expect=1)
 
 
 PHASES = {
@@ -314,7 +298,7 @@ def test_ctrl_c_in_each_phase(project, tmp_path, phase, number):
     assert not psutil.wait_procs(family, timeout=10)[1]
     if phase == "runs":
         assert "one " in out and f"python compare.py --resume {output} makes the rest" in err
-    run(sys.executable, "compare.py", "--resume", output, cwd=project)
+    reopen(project, "--resume", output)
     assert statuses(read_csv(output / "results.csv")) == {"one": "ok", "two": "ok"}
 
 
@@ -329,7 +313,7 @@ def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, sm
     assert re.findall(r"^(\w+) +[\d.]+% ", done.stdout, re.MULTILINE) == ["one", "two"][:finished], done.stdout
     assert f"python compare.py --{'report-only' if finished == 2 else 'resume'} {output} " in done.stderr
     remount(output.parent, "size=100M")
-    run(sys.executable, "compare.py", "--resume", output, cwd=project)
+    reopen(project, "--resume", output)
     assert statuses(read_csv(output / "results.csv")) == {"one": "ok", "two": "ok"}
     assert (output / "report.html").exists() and not list(output.glob("**/.*.????????????????"))
 
@@ -340,7 +324,7 @@ LONG = ("--precision", 64, "--train-size", 418, "--batch-size", 16, "--epochs", 
 @pytest.mark.slow
 def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
     """Its losses are those of an uninterrupted run. Its accuracy counts, its times do not."""
-    output, options = tmp_path / "r", (*LONG, *CPU, *ONE_ROUND, "--mode", "plain", "--checkpoint-every", 100)
+    output, options = tmp_path / "r", (*LONG, *CPU, "--repeats", 1, "--mode", "plain", "--checkpoint-every", 100)
     command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", "pt", *options)
     with start_process((*command, "--verify", "never")) as process:
         wait_for(lambda: steps_taken(run_dir(output, "pt")) > 250, 60)
@@ -357,7 +341,7 @@ def test_a_run_that_was_cut_off_goes_on_from_its_checkpoint(tmp_path):
 @pytest.mark.slow
 def test_without_space_for_a_checkpoint_there_is_a_line(tmp_path, small_disk):
     folder = small_disk(700_000) / "r"
-    command = (sys.executable, "-m", "pt_impl", *CPU, *LONG, "--checkpoint-every", 10, "--run-dir", folder)
+    command = (*program_of("pt"), *CPU, *LONG, "--checkpoint-every", 10, "--run-dir", folder)
     (line,) = run(*command, expect=1).stderr.splitlines()
     assert line.startswith(f"python -m pt_impl: error: {folder / 'checkpoints'}") and "No space left on device" in line
     assert len(list((folder / "checkpoints").iterdir())) <= 1, "half a checkpoint is left"

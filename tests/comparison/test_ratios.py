@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from comparison.ratios import PRIOR_SCALE, mean_interval, paired_ratio, ratio_of_turns
+from comparison.ratios import PRIOR_SCALE, paired_ratio, ratio_of_turns
 
 EVEN = (0.5, 0.25, 0.25)
 
@@ -83,11 +83,6 @@ def test_an_outlier_hardly_moves_a_ratio_and_equal_samples_have_one():
     assert (equal.estimate, equal.low, equal.high, equal.verdict) == (1, 1, 1, "no difference shown")
 
 
-def test_too_few_rounds_have_no_interval():
-    found = paired_ratio([2.0, 8.0], [1.0, 1.0])
-    assert found.estimate == pytest.approx(4) and (found.low, found.verdict) == (None, None)
-
-
 # --- Turns; more in test_noise.py ---
 
 
@@ -150,14 +145,3 @@ def test_rounds_that_agree_still_leave_room_for_other_processes():
 def test_noise_of_several_cycles_counts_as_fewer_turns():
     wide, narrow = turns(np.repeat([0.1, -0.1], 20)), turns(np.tile([0.1, -0.1], 20))
     assert np.log(wide.high / wide.low) > 2.5 * np.log(narrow.high / narrow.low)
-
-
-# --- Means ---
-
-
-def test_the_interval_of_a_mean_is_students():
-    found = mean_interval([0.97, 0.98, 0.99])
-    half = 4.302652729911275 * 0.01 / np.sqrt(3)  # t(0.975, 2), from any table of Student's t
-    assert (found.estimate, found.low, found.high) == pytest.approx((0.98, 0.98 - half, 0.98 + half))
-    assert mean_interval([0.5]).low is None
-    assert mean_interval([0.5, 0.5]) == type(found)(0.5, 0.5, 0.5)

@@ -109,8 +109,7 @@ DRAWN = """() => [...document.querySelectorAll("figure")].map(figure => {
 
 
 @pytest.mark.parametrize(
-    ("kind", "width", "scheme"),
-    [("turns", 1400, "dark"), pytest.param("sweep", 400, "light", marks=pytest.mark.slow)],
+    ("kind", "width", "scheme"), [("turns", 1400, "dark"), pytest.param("sweep", 400, "light", marks=pytest.mark.slow)]
 )
 def test_every_figure_is_drawn_and_nothing_is_cut_off(folder_of, browser, kind, width, scheme):
     page = opened(browser, folder_of(kind), width, color_scheme=scheme)

@@ -1,10 +1,8 @@
 """Runs beside the measured ones: `--check-learning` and `--profile N`, and what tables and report say of them."""
 
-import sys
-
 import numpy as np
 import pytest
-from conftest import ONE_ROUND, changed_code, run
+from conftest import changed_code, compare
 from made_up import MadeUp, comparison, report, shown, write_files
 
 from common.data.datasets import load_dataset
@@ -153,10 +151,10 @@ def test_an_implementation_that_learns_nothing_is_found(tmp_path):
     step = "    scaler.step(optimizer)\n"
     forgets = "    for parameter in list(model.parameters())[:-1]:\n        parameter.grad = None\n"
     folder = changed_code(tmp_path / "code", "pt_impl/train.py", step, forgets + step)
-    options = ("--check-learning", "--verify", "never", "--epochs", 2, *ONE_ROUND, "--output-dir", tmp_path / "found")
-    done = run(sys.executable, "compare.py", *options, cwd=folder, expect=1)
-    assert "PyTorch: does not learn: it did not memorise 64 training images in 200 steps" in done.stdout
-    assert "TensorFlow and Lightning did: look for a mistake in PyTorch" in done.stdout
+    options = ("--check-learning", "--verify", "never", "--epochs", 2)
+    text, _ = compare(tmp_path / "found", *options, cwd=folder, expect=1)
+    assert "PyTorch: does not learn: it did not memorise 64 training images in 200 steps" in text
+    assert "TensorFlow and Lightning did: look for a mistake in PyTorch" in text
 
 
 # --- Profiles ---

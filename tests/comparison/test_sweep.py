@@ -73,9 +73,7 @@ def test_nodes_times_devices_is_what_counts(tmp_path):
         (
             "schedule=constant,cosine",
             {"tf": {"constant": 900, "cosine": 2000}, "pt": {"constant": 1000, "cosine": 1500}},
-            [
-                "TensorFlow: fastest with schedule cosine (2,000 images/s), slowest with constant (900); test accuracy",
-            ],
+            ["TensorFlow: fastest with schedule cosine (2,000 images/s), slowest with constant (900); test accuracy"],
         ),
     ],
 )

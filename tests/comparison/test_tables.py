@@ -5,11 +5,7 @@ import pandas as pd
 import pytest
 from made_up import MACHINE, MadeUp, comparison, made_up_turns, shown
 
-from common.platform.files import write_json_model
 from common.resolve import Settings
-from comparison import load
-from comparison.prove.audits import AUDITS_FILE, Audit, Audits
-from comparison.prove.proof import FIRST_BATCH_DIR
 from comparison.ratios import paired_ratio
 
 SPEEDS = {"tf": 1000.0, "pt": 3000.0, "ptl": 2900.0}
@@ -155,14 +151,6 @@ def test_the_target_is_reached_after_an_epoch_and_its_steps_and_seconds(tmp_path
     assert rows.loc["ptl", "target_reached"] == 1 and rows.loc["ptl", columns[1:]].isna().all()
 
 
-def test_unknown_is_empty_and_never_zero(tmp_path):
-    energy = {"joules_per_image": 0.002}
-    comparison(tmp_path, lambda job: MadeUp(changes=energy if job.round == 1 else None), repeats=2)
-    shown(tmp_path)
-    header, *lines = [line.split(",") for line in (tmp_path / "results.csv").read_text().splitlines()]
-    assert all(line[header.index("joules_per_image")] == "" for line in lines)
-
-
 # --- Which rows are the same training ---
 
 
@@ -173,63 +161,51 @@ def phases(between):
     return {"phase_seconds": known | {"rest": 11.5 - sum(known.values())}}
 
 
-# What happens to a run of `name`; the statuses of tf, pt and ptl if it happens to pt, and if it happens to tf.
+WRONG, UNPROVED = "different training", "not proved"
+OTHER_CODE = {"changes": {"code_sha256": "1" * 64}}
+# The note: what is true of all runs of a row, what of the second one alone, and the row's status.
 DEPARTURES = {
-    "step 1 of 20": (lambda job: {"proof_factor": 1 + 1e-9}, ["ok", "different training", "ok"], None),
-    "seed 0, round 1, after step 1, ...": (
-        lambda job: {"changes": {"replicas_differ": "after step 1, ..."}},
-        ["ok", "different training", "ok"],
-        None,
-    ),
-    # The proof of the first row differs, too: without the audit all others would be called different trainings.
-    "seed 0, round 2, step 7: nothing has changed": (
-        lambda job: {"wrong_step": "nothing has changed" if job.round == 2 else None, "proof_factor": 1 + 1e-9},
-        ["ok", "different training", "ok"],
-        ["different training", "not proved", "not proved"],
-    ),
-    "the 64-bit run of pt failed: exit status 1; see ": (
-        lambda job: {"proof_failure": "exit status 1"},
-        ["ok", "not proved", "ok"],
-        None,
-    ),
-    "was made with other code than its runs": (
-        lambda job: {"changes": {"code_sha256": "1" * 64} if job.round == 2 else None},
-        ["ok", "not proved", "ok"],
-        ["not proved"] * 3,
-    ),
+    "step 1 of 20": ({"proof_factor": 1 + 1e-9}, {}, WRONG),
+    "seed 0, round 1, after step 1, ...": ({"changes": {"replicas_differ": "after step 1, ..."}}, {}, WRONG),
+    "seed 0, round 2, step 7: unchanged": ({"proof_factor": 1 + 1e-9}, {"wrong_step": "unchanged"}, WRONG),
+    "the 64-bit run of pt failed: exit status 1; see ": ({"proof_failure": "exit status 1"}, {}, UNPROVED),
+    "was made with other code than its runs": ({}, OTHER_CODE, UNPROVED),
     "38% of the time of its epochs is in neither training nor evaluation, 0% of TensorFlow's": (
-        lambda job: {"changes": phases(3.0)},
-        ["ok", "ok", "ok"],
-        None,
+        *({"changes": phases(3.0)}, {}, "ok"),
     ),
-    "its clock starts after step 4, and TensorFlow's after 5": (
-        lambda job: {"changes": {"warmup_steps": 4}},
-        ["ok", "ok", "ok"],
-        None,
-    ),
+    "its clock starts after step 4, and TensorFlow's after 5": ({"changes": {"warmup_steps": 4}}, {}, "ok"),
+}
+# The statuses of all rows if it happens to the first one.
+OF_THE_FIRST = {
+    # Its proof differs, too: without the audit all others would be called different trainings.
+    "seed 0, round 2, step 7: unchanged": [WRONG, UNPROVED, UNPROVED],
+    "was made with other code than its runs": [UNPROVED] * 3,
 }
 
 
 @pytest.mark.parametrize("note", DEPARTURES)
 def test_a_row_that_is_not_the_same_training_gets_no_ratio_and_a_note(tmp_path, note):
-    change, statuses, of_the_first = DEPARTURES[note]
+    always, later, status = DEPARTURES[note]
 
     def happens_to(name):
-        return lambda job: fast(job, **(change(job) if job.implementation == name else {}))
+        def make(job):
+            return fast(job, **(always | (later if job.round == 2 else {}) if job.implementation == name else {}))
+
+        return make
 
     rows = rows_of(tmp_path / "pt", happens_to("pt"), repeats=3)
-    assert list(rows["status"]) == statuses and note in rows.loc["pt", "note"]
+    assert list(rows["status"]) == ["ok", status, "ok"] and note in rows.loc["pt", "note"]
     assert rows["ratio"].isna().to_dict() == {"tf": False, "pt": True, "ptl": False}
-    if of_the_first:
+    if of_the_first := OF_THE_FIRST.get(note):
         rows = rows_of(tmp_path / "tf", happens_to("tf"), repeats=3)
         assert list(rows["status"]) == of_the_first and note in rows.loc["tf", "note"]
-        assert of_the_first[0] != "different training" or "this row may be right" in rows.loc["pt", "note"]
-        said = {"different training": "no", "not proved": "not proved"}  # the label and the column say the same
+        assert of_the_first[0] != WRONG or "this row may be right" in rows.loc["pt", "note"]
+        said = {WRONG: "no", UNPROVED: UNPROVED}  # the label and the column say the same
         lines = shown(tmp_path / "tf", width=200).splitlines()
         for title, status in zip(("TensorFlow", "PyTorch", "Lightning"), of_the_first, strict=True):
             line = next(line for line in lines if line.startswith(f"{title}: {status}"))
             assert line.rstrip().endswith(said[status]), line
-        assert f"same training: {'no: TensorFlow' if 'different training' in of_the_first else 'not proved'}" in lines
+        assert f"same training: {'no: TensorFlow' if WRONG in of_the_first else UNPROVED}" in lines
 
 
 def test_same_training_is_a_column_with_its_evidence(tmp_path):
@@ -244,18 +220,6 @@ def test_same_training_is_a_column_with_its_evidence(tmp_path):
     assert list(rows["proof_difference"])[1:] == [0, pytest.approx(1e-9, rel=1e-6)]
     assert rows.loc["pt", "loss_difference_first_steps"] == pytest.approx(4e-7, rel=1e-3)
     assert list(rows["audited_steps"]) == [3, 3, 3] and rows.loc["pt", "status"] == "ok"
-
-
-def test_losses_that_part_in_64_bits_accuse_nobody_if_every_step_is_right(tmp_path):
-    comparison(tmp_path, lambda job: fast(job, proof_factor=1 + 1e-9 * (job.implementation == "pt")))
-    right = Audit(first_step=1, last_step=20, same=True, difference=1e-15, explained=1e-14)
-    for steps, status in ((19, "different training"), (20, "ok")):  # one step is not audited; all are
-        for name in ("tf", "pt"):
-            again = tmp_path / "proofs" / name / FIRST_BATCH_DIR
-            again.mkdir(exist_ok=True)
-            audit = right.model_copy(update={"last_step": steps if name == "pt" else 20})
-            write_json_model(again / AUDITS_FILE, Audits(steps=[audit], evaluations=[right]))
-        assert list(load(tmp_path).rows["status"]) == ["ok", status, "ok"]
 
 
 # --- Sentences ---

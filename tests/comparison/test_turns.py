@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from conftest import IMPLEMENTATIONS, ONE_ROUND, read_csv, run, train
+from conftest import IMPLEMENTATIONS, compare, train
 
 from common.record.results import TurnLine, read_metrics, read_result, read_step_losses
 from common.record.turns import Turn
@@ -20,36 +20,23 @@ from comparison.run.program import Program
 from comparison.run.turns import LEAST_CYCLES, WAKING_STEPS, next_turn, run_in_turns
 
 
-def compared(project, output, *names, expect=0):
-    """Compares fake implementations in one round of 100 steps; returns name -> its turns."""
-    command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", *names, "--verify", "never")
-    options = ("--epochs", 4, "--train-size", 500, "--batch-size", 20, *ONE_ROUND)
-    run(*command, *options, cwd=project, expect=expect)
-    return {name: read_metrics(output / "runs/seed-0/round-1" / name, TurnLine) for name in names}
-
-
 def test_one_trains_at_a_time_and_none_always_follows_the_same(project, tmp_path):
-    names = ("one", "two", "busy")
-    found = compared(project, tmp_path / "r", *names)
-    # Ten steps of warm-up; the other 90 are ten turns of nine steps.
-    for name, lines in found.items():
+    names, turns_of = ("one", "two", "busy"), {}
+    options = ("--implementations", *names, "--verify", "never", "--epochs", 4, "--train-size", 500, "--batch-size", 20)
+    compare(tmp_path / "r", *options, cwd=project)
+    for name in names:
+        run_dir = tmp_path / "r/runs/seed-0/round-1" / name
+        lines = turns_of[name] = read_metrics(run_dir, TurnLine)
+        # Ten steps of warm-up; the other 90 are ten turns of nine steps.
         steps = [(line.cycle, line.first_step, line.last_step, line.images) for line in lines]
         firsts = [(cycle, 10 + 9 * (cycle - 1) + WAKING_STEPS + 1) for cycle in range(1, 11)]
         assert steps == [(cycle, first, first + 5, 120) for cycle, first in firsts], name
-        run_dir = tmp_path / "r/runs/seed-0/round-1" / name
         assert len(read_step_losses(run_dir)) == 100 and read_result(run_dir).phase_seconds["waiting"] > 0
-    order = sorted((line.ended - line.seconds, line.ended, name) for name, lines in found.items() for line in lines)
+    order = sorted((line.ended - line.seconds, line.ended, name) for name, lines in turns_of.items() for line in lines)
     assert all(ended <= began for (_, ended, _), (began, _, _) in zip(order, order[1:], strict=False))
     cycles = [[name for _, _, name in order[start : start + 3]] for start in range(0, 30, 3)]
     assert all(set(cycle) == set(names) for cycle in cycles)
     assert all(second == first[::-1] for first, second in zip(cycles[::2], cycles[1::2], strict=True))
-
-
-def test_a_program_that_dies_in_its_turn_lets_the_others_go_on(project, tmp_path):
-    found = compared(project, tmp_path / "r", "one", "dying", "crash", "two", expect=1)
-    rows = {row["implementation"]: row for row in read_csv(tmp_path / "r" / "results.csv")}
-    assert "ended by signal 9" in rows["dying"]["note"] and "exit status 1" in rows["crash"]["note"]
-    assert [line.cycle for line in found["one"]] == [line.cycle for line in found["two"]] == list(range(1, 11))
 
 
 def test_programs_that_do_not_fit_together_train_in_groups_with_the_first_row(project, tmp_path, monkeypatch):
@@ -118,9 +105,7 @@ def test_turns_change_no_loss_and_all_processes_of_a_run_wait(tmp_path, mode, ep
     """Epochs of several turns, or 24 epochs of 8 steps, the last one smaller, each a turn."""
     options = ("--train-size", train_size, "--batch-size", 32, "--epochs", epochs, "--precision", 64, "--devices", 2)
     options += ("--threads-per-device", 1, "--accelerator", "cpu", "--mode", mode)
-    command = (sys.executable, "compare.py", "--implementations", *names, "--verify", "never", *options, *ONE_ROUND)
-    run(*command, "--output-dir", tmp_path / "r")
-    rows = read_csv(tmp_path / "r" / "results.csv")
+    _, rows = compare(tmp_path / "r", "--implementations", *names, "--verify", "never", *options)
     assert [(row["status"], row["num_rounds"]) for row in rows] == [("ok", "1")] * len(names)
     for name in names:
         folder = tmp_path / "r" / "runs" / "seed-0" / "round-1" / (name if mode == "plain" else f"{name}-{mode}")

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import CPU, ONE_ROUND, REPOSITORY, needs_slurm, program_of, read_csv, run, steps_taken, wait_for
+from conftest import CPU, REPOSITORY, needs_slurm, program_of, read_csv, run, steps_taken, wait_for
 
 from common.implementations import interpreter_of
 from common.record.results import read_result, read_step_losses
@@ -99,7 +99,7 @@ def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path,
 @pytest.mark.slow
 def test_a_comparison_of_one_and_of_two_nodes_is_one_job(slurm_cluster, tmp_path):
     options = ("--implementations", "tf", "pt", "ptl", "--mode", "plain", "--sweep", "num-nodes=1,2")
-    options = (*options, "--scaling", "strong", "--epochs", 1, "--devices", 1, *CPU, *ONE_ROUND)
+    options = (*options, "--scaling", "strong", "--epochs", 1, "--devices", 1, *CPU, "--repeats", 1)
     job = ("--nodes=2", "--time=10", "launch/slurm/compare.slurm", *options)
     number = submit(slurm_cluster, tmp_path, *job, OUTPUT_DIR=str(tmp_path / "r"))
     assert wait_for_end(slurm_cluster, number) == "COMPLETED", (tmp_path / "output").read_text()

@@ -9,11 +9,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 from conftest import REPOSITORY, run
 
 from exercises.course import ACTIVITIES, FOLDER, start_text
 
 SLOW = pytest.mark.slow
+PYTEST = (sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider")
 
 
 def quick(*names):
@@ -71,10 +73,26 @@ def test_a_failed_check_shows_yours_and_wanted_and_a_hint(tmp_path):
     ],
 )
 def test_an_error_is_a_line_of_the_work(name, check, old, new, line, tmp_path):
-    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider", "-qq", "--tb=no", "--brief"]
     work, checks = changed(tmp_path, name, old, new), f"exercises/{name}/test_work.py::test_{check}"
-    shown = " ".join(run(*command, f"--work={work}", checks, expect=1).stdout.split())
+    shown = " ".join(run(*PYTEST, "-qq", "--tb=no", "--brief", f"--work={work}", checks, expect=1).stdout.split())
     assert re.search(line, shown) and "Traceback" not in shown
+
+
+def variants():
+    for name in ACTIVITIES:
+        for kind, entries in yaml.safe_load((FOLDER / name / "variants.yaml").read_text()).items():
+            for entry in entries:
+                marks = () if name == "scaling" else SLOW
+                yield pytest.param(name, kind, entry, id=f"{name}-{entry['name']}", marks=marks)
+
+
+@pytest.mark.parametrize(("name", "kind", "entry"), list(variants()))
+def test_a_wrong_work_fails_its_check_and_a_right_one_passes(name, kind, entry, tmp_path):
+    assert (FOLDER / name / "work.py").read_text().count(entry["old"]) == 1, f"not once in {name}/work.py"
+    work = changed(tmp_path, name, entry["old"], entry["new"])
+    checks = f"exercises/{name}/test_work.py" + (f"::{entry['fails']}" if kind == "wrong" else "")
+    done = run(*PYTEST, checks, "--work", work, expect=int(kind == "wrong"))
+    assert kind == "right" or "error" not in done.stdout.splitlines()[-1], done.stdout
 
 
 def test_mistakes_in_the_command_are_one_line(tmp_path):

@@ -1,6 +1,5 @@
 """The job files of the exercises on a real Slurm cluster of two nodes, where Slurm is installed."""
 
-import re
 import sys
 import time
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import needs_slurm, run
 from test_programs import accuracies
+from test_slurm_jobs import wait_for_end
 
 pytestmark = [pytest.mark.xdist_group("slurm"), needs_slurm]  # all of them share one cluster
 BIN = Path(sys.executable).parent
@@ -19,11 +19,7 @@ def submit(slurm, folder, *words, path="", **environment):
     # Real GPUs are hidden, because the GPUs that Slurm knows are fake.
     environment = {**slurm, "PATH": f"{path}:{BIN}:{slurm['PATH']}", "CUDA_VISIBLE_DEVICES": "", **environment}
     job = run("sbatch", f"--output={folder / 'output'}", "--time=3", *words, **environment).stdout.split()[-1]
-    state = "PENDING"
-    while state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
-        time.sleep(0.2)
-        state = re.search(r"JobState=(\w+)", run("scontrol", "show", "job", job, **environment).stdout)[1]
-    return state, (folder / "output").read_text()
+    return wait_for_end(slurm, job), (folder / "output").read_text()
 
 
 @pytest.mark.slow

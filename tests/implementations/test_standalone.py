@@ -2,10 +2,9 @@
 
 import json
 import re
-import sys
 
 import pytest
-from conftest import CPU, program_of, run, start_process
+from conftest import CPU, program_of, run
 
 from common.implementations import implementation_title
 from common.record.results import EpochLine, StepLine, read_metrics, read_result
@@ -66,21 +65,6 @@ def test_within_a_slurm_job_lightning_starts_its_replicas_all_the_same(tmp_path)
     slurm = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "batch"}
     slurm |= {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
     options = ("--devices", 2, "--max-steps", 2, "--run-dir", tmp_path / "r")
-    run(sys.executable, "-m", "ptl_impl", *CPU, *options, **slurm)
+    run(*program_of("ptl"), *CPU, *options, **slurm)
     result = read_result(tmp_path / "r")
     assert (result.test_count, result.devices) == (355, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sizes", [("--train-size", 340), ("--train-size", 341, "--test-size", 4)], ids=str)
-def test_shards_without_examples_are_trained_on_or_refused_at_once(tmp_path, sizes):
-    """In 32 bits, TensorFlow can't train on empty shards if it uses oneDNN's convolutions; it must refuse at once."""
-    options = (*CPU, "--batch-size", 16, "--devices", 3, "--epochs", 1, *sizes, "--run-dir", tmp_path / "r")
-    process = start_process((*program_of("tf"), *options))
-    error = process.communicate()[1]
-    if process.returncode == 0:
-        return
-    option = "--batch-size 16" if len(sizes) == 2 else "--test-size 4"
-    message = f"python -m tf_impl: error: {option}: a last batch of 4 leaves some of 3 replicas without"
-    assert process.returncode == 2 and error.splitlines()[-1].startswith(message), error
-    run(*program_of("tf"), *options, "--precision", 64)

@@ -8,23 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from agreement import RANDOM_SETTINGS, rotated
-from conftest import IMPLEMENTATIONS, ONE_ROUND, changed_code, each_mistake, read_csv, run, train
+from conftest import IMPLEMENTATIONS, changed_code, compare, each_mistake, run, train
 from mistakes import MISTAKES, OF_EVALUATION
 
 from common.experiment import Experiment
 from common.platform.cli import parse_options
 from common.platform.files import read_safetensors, read_safetensors_metadata, write_safetensors
-from common.record.audited_states import (
-    STATES_DIR,
-    STEPS_VARIABLE,
-    audited_state_path,
-    audited_state_steps,
-)
+from common.record.audited_states import STATES_DIR, STEPS_VARIABLE, audited_state_path, audited_state_steps
 from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import TrainConfig
 from comparison.lockstep import ROUNDOFF, find_loss_jump, loss_differences, roundoff
+from comparison.prove import differences
 from comparison.prove.audits import PROVABLE, audited_steps_around, choose_audited_steps, first_state, make_audits
-from comparison.prove.differences import ERRORS, compare
+from comparison.prove.differences import ERRORS
 from comparison.prove.reference import compute_gradients
 
 # An epoch has 11 steps; the last one has 10 examples.
@@ -176,7 +172,7 @@ def test_the_first_step_after_a_resumption_is_audited_from_the_checkpoint(tmp_pa
 @pytest.mark.parametrize(("gradient", "explains"), [(1e-3, True), (2e-3, False)])
 def test_a_sign_that_a_small_gradient_may_change_is_explained_and_others_are_not(gradient, explains):
     """As in Adam's first step. No sample changes the sign: each is 6e-4 away, to one side."""
-    _, (difference,) = compare(
+    _, (difference,) = differences.compare(
         lambda errors, seed: {"1.weight": np.array([gradient + (6e-4 if errors else 0.0)])},
         lambda computed: {"weights.weight": np.sign(computed["1.weight"])},
         {"weights.weight": np.array([-1.0])},
@@ -224,13 +220,12 @@ def test_what_is_wrong_in_a_stored_state_is_found(kept, tmp_path, after, name, s
 
 @each_mistake(MISTAKES, lambda name: name == "half a batch in 32 bits")
 def test_compare_finds_a_mistake_in_the_timed_run_and_names_its_row_and_place(tmp_path, mutation):
-    file, before, after, options, words = MISTAKES[mutation]
+    file, before, after, words, *options = MISTAKES[mutation]
     folder = changed_code(tmp_path / "copy", file, before, after)
     changed = file.partition("_")[0]
     rows = ("tf", "pt") if changed == "tf" else ("pt", "keras") if changed == "keras" else ("tf", changed)
-    command = (sys.executable, "compare.py", "--implementations", *rows, "--epochs", 6, *options, *ONE_ROUND)
-    run(*command, "--output-dir", tmp_path / "r", cwd=folder, expect=1)
-    first, second = read_csv(tmp_path / "r" / "results.csv")
+    options = ("--implementations", *rows, "--epochs", 6, *options)
+    _, (first, second) = compare(tmp_path / "r", *options, cwd=folder, expect=1)
     wrong, sound = (first, second) if changed == "tf" else (second, first)
     assert wrong["status"] == f"different {'evaluation' if mutation in OF_EVALUATION else 'training'}", wrong
     assert any(each in wrong["note"] for each in ((words,) if isinstance(words, str) else words)), wrong
@@ -254,11 +249,9 @@ def test_a_row_whose_losses_suddenly_part_is_audited_there_whatever_other_rows_d
         path = folder / file
         assert before in path.read_text()
         path.write_text(path.read_text().replace(before, after))
-    command = (sys.executable, "compare.py", "--implementations", "tf", "ptl", "pt", "--epochs", 4, *ONE_ROUND)
-    options = ("--mode", "plain", "--output-dir", tmp_path / "r")
-    done = run(*command, *options, cwd=folder, expect=1)
-    assert "losses suddenly part from those of TensorFlow (seed 0): PyTorch at step 4" in done.stdout
-    first, visible, late = read_csv(tmp_path / "r" / "results.csv")
+    options = ("--implementations", "tf", "ptl", "pt", "--epochs", 4)
+    text, (first, visible, late) = compare(tmp_path / "r", *options, cwd=folder, expect=1)
+    assert "losses suddenly part from those of TensorFlow (seed 0): PyTorch at step 4" in text
     assert [row["status"] for row in (first, visible, late)] == ["ok", "different training", "different training"]
     assert "repeated run, step 47: " in late["note"], late
     closer = tmp_path / "r" / "proofs" / "pt" / "closer"
@@ -309,10 +302,9 @@ def test_losses_that_part_by_rounding_alone_accuse_nobody(tmp_path):
     """With a tolerance below the rounding of 64 bits all proofs are in doubt, and their audits decide."""
     tolerance = ("comparison/prove/proof.py", "TOLERANCE = 1e-10", "TOLERANCE = 1e-17")
     folder = changed_code(tmp_path / "copy", *tolerance)
-    command = (sys.executable, "compare.py", "--implementations", "tf", "pt", "--epochs", 2)
-    done = run(*command, *ONE_ROUND, "--output-dir", tmp_path / "r", cwd=folder)
-    assert "losses differ; looking for the layer and the step" in done.stdout
-    assert [row["same_training"] for row in read_csv(tmp_path / "r" / "results.csv")] == ["", "True"]
+    text, rows = compare(tmp_path / "r", "--implementations", "tf", "pt", "--epochs", 2, cwd=folder)
+    assert "losses differ; looking for the layer and the step" in text
+    assert [row["same_training"] for row in rows] == ["", "True"]
 
 
 # --- Which steps, and what is kept ---

@@ -9,17 +9,7 @@ import numpy as np
 import psutil
 import pytest
 from agreement import COLOURS, assert_the_same
-from conftest import (
-    IMPLEMENTATIONS,
-    MODES,
-    changed_code,
-    each_mistake,
-    family_of,
-    run_program,
-    steps_taken,
-    train,
-    wait_for,
-)
+from conftest import IMPLEMENTATIONS, MODES, changed_code, each_mistake, family_of, steps_taken, train, wait_for
 
 from common.platform.errors import describe_signal
 from common.record.checkpoints import CHECKPOINTS_DIR, checkpoint_dirs
@@ -237,10 +227,6 @@ def test_a_finished_run_is_trained_longer_where_its_learning_rates_do_not_depend
     short = train("pt", tmp_path / "short", *options, "--epochs", 2)
     longer = train("tf", tmp_path / "longer", *options, "--epochs", 4, "--resume", short)
     assert find_departure(whole, longer, 1e-12) is None
-    cosine = train("pt", tmp_path / "cosine", *COLOURS, "--epochs", 2, "--checkpoint-every", "epoch")
-    options = (*COLOURS, "--epochs", 4, "--resume", cosine, "--run-dir", tmp_path / "none")
-    why = "was made with --epochs 2, not 4; the learning rates of its steps depend on it (--schedule cosine)"
-    assert why in run_program("pt", *options, expect=2).stderr
 
 
 @each_mistake(MUTATIONS, lambda name: "velocity" in name)

@@ -1,14 +1,14 @@
 """Lockstep on a GPU, if the machine has one: its runs are compared with the same runs on the CPU."""
 
+import functools
 import subprocess
-import sys
+import tempfile
 
 import numpy as np
 import pytest
 from agreement import rotated
-from conftest import IMPLEMENTATIONS, MODES, run, train
+from conftest import IMPLEMENTATIONS, MODES, program_of, train
 
-from common.implementations import interpreter_of
 from common.platform.machine import has_gpu
 from common.record.audited_states import STEPS_VARIABLE
 from common.record.checkpoints import checkpoint_dirs
@@ -17,26 +17,21 @@ from comparison.lockstep import find_departure
 from comparison.prove.audits import make_audits
 
 OPTIONS = ("--epochs", 5, "--weight-decay", 1e-3, "--nesterov", "true", "--warmup-steps", 20)
-SEES_A_GPU = {
-    "tf": "import sys, tensorflow as tf; sys.exit(not tf.config.list_physical_devices('GPU'))",
-    "pt": "import sys, torch; sys.exit(not torch.cuda.is_available())",
-    "keras": "import sys, tensorflow as tf; sys.exit(not tf.config.list_physical_devices('GPU'))",
-    "ptl": "import sys, lightning, torch; sys.exit(not torch.cuda.is_available())",
-    "jax": "import sys, jax; sys.exit(jax.default_backend() != 'gpu')",
-}
+pytestmark = [pytest.mark.skipif(not has_gpu(), reason="no GPU: nvidia-smi lists none"), pytest.mark.xdist_group("gpu")]
 
 
-pytestmark = [
-    pytest.mark.skipif(not has_gpu(), reason="no GPU: nvidia-smi lists none"),
-    pytest.mark.xdist_group("gpu"),
-]
+@functools.cache
+def complaint_of(implementation):
+    """What a run on the GPU is refused with, if its framework is not installed, or its build sees no GPU."""
+    command = (*program_of(implementation), "--accelerator", "gpu", "--dry-run", "true")
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([*command, "--run-dir", f"{folder}/r"], capture_output=True, text=True)
+    return done.stderr if done.returncode == 2 else ""
 
 
 def skip_without_gpu(implementation):
-    if subprocess.run(
-        [interpreter_of(implementation), "-c", SEES_A_GPU[implementation]], capture_output=True, check=False
-    ).returncode:
-        pytest.skip(f"the framework of {implementation} is not installed, or its build sees no GPU")
+    if complaint := complaint_of(implementation):
+        pytest.skip(complaint)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -94,39 +89,6 @@ def test_what_one_device_has_begun_goes_on_on_the_other(tmp_path, rule, implemen
     for run_dir in (first, second):
         assert find_departure(whole, run_dir, 1e-10) is None
     assert read_result(second).resumed_from >= 80
-
-
-NO_SYNC = """
-import sys
-import torch
-import pt_impl.train as training
-from common.main import main
-
-step, steps = training.train_step, 0
-
-
-def watched(*arguments):
-    global steps
-    steps += 1
-    torch.cuda.set_sync_debug_mode("error" if steps > 3 else "default")  # the first steps set libraries up
-    try:
-        return step(*arguments)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-
-
-training.train_step = watched
-main("pt")
-"""
-
-
-@pytest.mark.parametrize("precision", ["32", "bf16-mixed", "16-mixed"])
-def test_a_step_never_waits_for_the_gpu(tmp_path, precision):
-    skip_without_gpu("pt")
-    # Tuned mode: in PyTorch's documented way, loss scaling reads from the device in every step, and copies wait.
-    options = ("--mode", "tuned", "--precision", precision, "--accelerator", "gpu", "--devices", 1)
-    options = (*options, "--compile", "false", "--run-dir", tmp_path / "r")
-    run(sys.executable, "-c", NO_SYNC, "--epochs", 3, *options)
 
 
 SETTINGS = [("--precision", "32", "--tf32", "false"), ("--tf32", "true"), ("--precision", "bf16-mixed")]

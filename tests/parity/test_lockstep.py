@@ -145,17 +145,20 @@ def test_weights_trained_in_one_give_the_same_answers_in_another(runs, source, i
     assert found["test_loss"] == pytest.approx(result.test_loss, rel=1e-12)
 
 
-@pytest.mark.quick("pt")
-@pytest.mark.parametrize("implementation", ["pt", "ptl", "jax"])
-def test_under_torchrun_it_is_the_same_run(tmp_path, implementation):
+@pytest.mark.quick("pt-ddp")
+@pytest.mark.parametrize(
+    ("implementation", "strategy"),
+    [*((name, "ddp") for name in ("pt", "ptl", "jax")), ("pt", "pipeline"), ("ptl", "fsdp")],
+)
+def test_under_torchrun_it_is_the_same_run(tmp_path, implementation, strategy):
     """Without `train`, since processes that a server has forked share its memory."""
-    options = ("--precision", 64, *CPU, *SCENARIOS["cnn"], "--epochs", 2, "--run-dir")
+    options = ("--precision", 64, *CPU, *SCENARIOS["cnn"], "--epochs", 2, "--strategy", strategy, "--run-dir")
     launcher = (Path(sys.prefix, "bin", "torchrun"), "--standalone", "--nproc-per-node", 2, "--no-python")
     run(*launcher, *program_of(implementation), *options, tmp_path / "under")
     run(*program_of(implementation), "--devices", 2, *options, tmp_path / "alone")
     under, alone = (read_result(tmp_path / name) for name in ("under", "alone"))
     assert under.devices == 2
     assert read_step_losses(tmp_path / "under") == pytest.approx(read_step_losses(tmp_path / "alone"), rel=1e-13)
-    if implementation == "pt":
+    if (implementation, strategy) == ("pt", "ddp"):
         # The peak includes all replicas and the launcher. If one process were missing, it would be two thirds at most.
         assert 0.75 < under.peak_memory_bytes / alone.peak_memory_bytes < 1.33

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ONE_ROUND, REPOSITORY, changed_code, read_csv, run, train
+from conftest import REPOSITORY, changed_code, compare, run, train
 from mistakes import MISTAKES
 from test_audits import audited
 
@@ -154,7 +154,7 @@ def test_steps_and_evaluations_of_sound_runs_pass(tmp_path, networks, implementa
     ],
 )
 def test_a_mistake_of_the_timed_run_alone_is_found(tmp_path, networks, implementation, mistake):
-    file, before, after, options, note = MISTAKES[mistake]
+    file, before, after, note, *options = MISTAKES[mistake]
     code = changed_code(tmp_path / "code", file, before, after)
     options = ("--model", networks["example"], *TRAINED, *options)
     audits = audited(implementation, tmp_path / "run", *options, steps=(1, 11, 12, 23), cwd=code)
@@ -163,42 +163,30 @@ def test_a_mistake_of_the_timed_run_alone_is_found(tmp_path, networks, implement
 
 @pytest.mark.slow
 def test_compare_trains_proves_and_measures_it(tmp_path):
-    command = (sys.executable, "compare.py", "--model", EXAMPLE, "--implementations", "tf", "pt", "--mode", "plain")
-    done = run(*command, *ONE_ROUND, "--epochs", 2, "--output-dir", tmp_path / "r", cwd=REPOSITORY)
-    assert "pairing the layers of tf.py, pt.py" in done.stdout
-    assert "timed runs: not audited" in done.stdout
-    first, second = read_csv(tmp_path / "r" / "results.csv")
+    options = ("--model", EXAMPLE, "--implementations", "tf", "pt", "--epochs", 2)
+    text, (first, second) = compare(tmp_path / "r", *options)
+    assert "pairing the layers of tf.py, pt.py" in text and "timed runs: not audited" in text
     assert (second["same_training"], first["status"], second["status"]) == ("True", "ok", "ok")
     assert float(second["ratio"]) > 0
     assert (tmp_path / "r" / "network" / "example" / "tf.py").read_text() == (EXAMPLE / "tf.py").read_text()
 
 
+MEAN = "def loss(outputs, labels):\n    return F.cross_entropy(outputs, labels)\n\n\ndef make_"
+OWN = f"{LOSSES['pt.py']}\n\ndef make_"
+REFUSED = [
+    ("tf.py", "epsilon=1e-5", "epsilon=1e-3", "tf.py departs at norm1"),
+    ("pt.py", "def make_", MEAN, "TypeError: loss returns shape (), not (7,); it must return the loss of each example"),
+    ("pt.py", "def make_", OWN, "tf.py departs in the loss: pt.py has a function loss, tf.py takes the cross-entropy"),
+    ("pt.py", "return Network(image", "raise ValueError('no')\n    return Network(image", "ValueError: no"),
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "old", "new", "said"),
-    [
-        ("tf.py", "epsilon=1e-5", "epsilon=1e-3", "tf.py departs at norm1"),
-        (
-            "pt.py",
-            "def make_",
-            "def loss(outputs, labels):\n    return F.cross_entropy(outputs, labels)\n\n\ndef make_",
-            "TypeError: loss returns shape (), not (7,); it must return the loss of each example",
-        ),
-        (
-            "pt.py",
-            "def make_",
-            f"{LOSSES['pt.py']}\n\ndef make_",
-            "tf.py departs in the loss: pt.py has a function loss, tf.py takes the cross-entropy",
-        ),
-        ("pt.py", "return Network(image", "raise ValueError('no')\n    return Network(image", "ValueError: no"),
-    ],
-)
+@pytest.mark.parametrize(("file", "old", "new", "said"), REFUSED)
 def test_what_is_not_the_same_network_is_refused_in_a_line(tmp_path, file, old, new, said):
-    folder = tmp_path / "mynet"
-    folder.mkdir()
-    for path in EXAMPLE.glob("*.py"):
-        text = path.read_text()
-        assert path.name != file or old in text
-        (folder / path.name).write_text(text.replace(old, new) if path.name == file else text)
+    folder = shutil.copytree(EXAMPLE, tmp_path / "mynet")
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new))
     done = run(sys.executable, "compare.py", "--model", folder, "--implementations", "tf", "pt", expect=2)
     assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr

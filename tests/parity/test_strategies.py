@@ -1,11 +1,11 @@
-"""Parallel strategies: training with sharded weights, or a network in two stages, is the same as on one device."""
+"""Accumulated batches are one large batch. Sharded weights, or a network in two stages, train as one device does."""
 
 import sys
 
 import numpy as np
 import pytest
-from agreement import COLOURS, assert_the_same
-from conftest import CPU, REPOSITORY, changed_code, run, train
+from agreement import COLOURS, assert_arrays_agree, assert_the_same
+from conftest import REPOSITORY, changed_code, run, train
 
 from common.record.results import read_result, read_step_losses
 from comparison.lockstep import find_departure
@@ -13,8 +13,8 @@ from comparison.lockstep import find_departure
 # An epoch has 28 steps; the last step has 7 examples. Observed differences: 2e-15, and 5e-14 in the residual network.
 SCENARIOS = {
     "accumulated": (
-        *(*COLOURS, "--model", "mnist_dropout", "--batch-size", 4, "--accumulate-grad-batches", 3, "--epochs", 2),
-        *("--gradient-clip-val", 0.7, "--momentum", 0.8, "--learning-rate", 0.02, "--label-smoothing", 0.1),
+        *(*COLOURS, "--model", "mnist_dropout", "--batch-size", 12, "--epochs", 2, "--learning-rate", 0.02),
+        *("--gradient-clip-val", 0.7, "--momentum", 0.8, "--label-smoothing", 0.1),
     ),
     "clipped": (
         *(*COLOURS, "--model", "cnn", "--batch-size", 12, "--epochs", 2, "--random-crop", 2),
@@ -26,6 +26,8 @@ SCENARIOS = {
     ),
 }
 TOLERANCES = {"accumulated": 1e-12, "clipped": 1e-12, "normalised": 1e-10}
+# Of three devices, the last one gets no examples of a batch of 4.
+ACCUMULATED = ("--batch-size", 4, "--accumulate-grad-batches", 3)
 # Each strategy of each implementation on some number of devices. Those that have code of their own for it (sharded
 # weights, two stages) run in each scenario, the others in one.
 OWN = {
@@ -38,6 +40,10 @@ OWN = {
 }
 RUNS = [
     *((scenario, *of, *ways[row % len(ways)]) for of, ways in OWN.items() for row, scenario in enumerate(SCENARIOS)),
+    *(("accumulated", "tf", "mirrored", *way) for way in (("plain", 2), ("tuned", 3))),
+    *(("accumulated", "ptl", "ddp", *way) for way in (("plain", 3), ("tuned", 2))),
+    ("accumulated", "pt", "ddp", "plain", 2),
+    ("accumulated", "jax", "ddp", "tuned", 3),
     ("clipped", "tf", "mirrored", "tuned", 1),
     ("normalised", "keras", "mirrored", "plain", 1),
     ("accumulated", "pt", "ddp_find_unused_parameters_true", "tuned", 2),
@@ -47,16 +53,30 @@ RUNS = [
 ]
 
 
-@pytest.mark.quick("clipped-tf-pipeline", "accumulated-pt-fsdp")
+@pytest.mark.quick("clipped-tf-pipeline", "accumulated-pt-fsdp", "accumulated-pt-ddp-plain")
 @pytest.mark.xdist_group("strategies")
 @pytest.mark.parametrize(("scenario", "implementation", "strategy", "mode", "devices"), RUNS)
 def test_a_strategy_trains_as_one_device_does(trained, tmp_path, scenario, implementation, strategy, mode, devices):
     options, more = SCENARIOS[scenario], ("--mode", mode, "--strategy", strategy, "--devices", devices)
     if strategy == "pipeline" and scenario != "normalised" and mode == "tuned":
         more = (*more, "--microbatches", 2)
+    if scenario == "accumulated":
+        more = (*more, *ACCUMULATED)
     other = train(implementation, tmp_path, *options, *more)
     assert read_result(other).config.strategy == strategy
     assert_the_same(trained("pt", *options), other, TOLERANCES[scenario], steps=56)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("implementation", "mode"), [("tf", "plain"), ("ptl", "tuned")])
+def test_accumulated_batches_are_normalised_one_at_a_time(tmp_path, implementation, mode):
+    options = (*COLOURS, "--model", "resnet8", "--batch-size", 10, "--epochs", 1, "--learning-rate", 0.01)
+    options = (*options, "--accumulate-grad-batches", 2, "--devices", 2)
+    reference = train("pt", tmp_path / "a", *options)
+    other = train(implementation, tmp_path / "b", *options, "--mode", mode)
+    message = find_departure(reference, other, 1e-12)
+    assert message is None, message
+    assert_arrays_agree(reference, other, "model.safetensors", 1e-12)
 
 
 @pytest.mark.quick("pt-lenet")
@@ -117,16 +137,6 @@ def test_replicas_that_normalise_their_own_shards_are_evaluated_alike(tmp_path, 
     reference = train("pt", tmp_path / "ddp", *options)
     other = train(implementation, tmp_path / "fsdp", *options, "--mode", mode, "--strategy", "fsdp")
     assert_the_same(reference, other, 1e-10, steps=56)
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("strategies")
-@pytest.mark.parametrize(("implementation", "strategy"), [("pt", "pipeline"), ("ptl", "fsdp")])
-def test_torchrun_starts_the_processes(trained, tmp_path, implementation, strategy):
-    options = SCENARIOS["accumulated"]
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-    run(*launcher, "-m", f"{implementation}_impl", *CPU, *options, "--strategy", strategy, "--run-dir", tmp_path)
-    assert_the_same(trained("pt", *options), tmp_path, 1e-12, 56)
 
 
 SHARES = """

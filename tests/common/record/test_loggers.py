@@ -48,16 +48,3 @@ def test_a_tool_that_is_missing_is_reported_before_anything_is_done(monkeypatch)
     message = "--logger tensorboard: tensorboardX is not installed; pip install -r requirements/loggers.txt"
     with pytest.raises(UserError, match=message):
         loggers.check_loggers(("tensorboard", "wandb"))
-
-
-@pytest.mark.parametrize("tool", ["tensorboard", "wandb"])
-def test_no_tool_brings_a_framework_along(tmp_path, tool):
-    code = """
-import sys
-from pathlib import Path
-from common.record.loggers import LOGGERS
-LOGGERS[sys.argv[1]]("pt", Path(sys.argv[2])).begin({})
-print({"torch", "tensorflow"} & set(sys.modules))
-"""
-    done = run(sys.executable, "-c", code, tool, tmp_path, WANDB_MODE="offline", HOME=str(tmp_path))
-    assert done.stdout.splitlines()[-1] == "set()"

@@ -11,28 +11,35 @@ from common.platform.machine import num_cores
 from common.record import monitor
 from common.record.monitor import Monitor, visible_gpus
 
-
-def test_the_processor_time_of_children_counts():
-    code = """
+USED = """
 import os, subprocess, sys, time
 import psutil
+from common.platform.machine import peak_memory_bytes
 from common.record.monitor import Monitor
-burn = "import time; end = time.monotonic() + 60\\nwhile time.monotonic() < end: pass"
+before = peak_memory_bytes(os.getpid())
+block = bytearray(200 * 2**20); del block
+alone = peak_memory_bytes(os.getpid())
+burn = "block = bytearray(100 * 2**20); import time; end = time.monotonic() + 60\\nwhile time.monotonic() < end: pass"
 child = subprocess.Popen([sys.executable, "-c", burn])
 used = lambda: sum(psutil.Process(child.pid).cpu_times()[:2])
-while not used():
+while used() < 0.5:
     time.sleep(0.1)
-before, started = used(), time.monotonic()
+seconds, started = used(), time.monotonic()
 monitor = Monitor(os.getpid(), 0); monitor.resume()
-while used() < before + 0.5:
+while used() < seconds + 0.5:
     time.sleep(0.1)
 monitor.pause()
-print(monitor.measured()["cpu_utilisation"], (used() - before) / (time.monotonic() - started))
+print(monitor.measured()["cpu_utilisation"], (used() - seconds) / (time.monotonic() - started))
+print(alone - before, peak_memory_bytes(os.getpid()) - alone)
 child.kill(); child.wait()
 """
-    share, cores = run(sys.executable, "-c", code).stdout.split()
+
+
+def test_what_children_use_counts_and_memory_that_was_freed_again():
+    (share, cores), (own, of_child) = map(str.split, run(sys.executable, "-c", USED).stdout.splitlines())
     # The busy child gets as much of one core as other processes leave.
     assert float(share) * num_cores() == pytest.approx(float(cores), rel=0.25)
+    assert 150 * 2**20 < int(own) < 250 * 2**20 and 95 * 2**20 < int(of_child) < 160 * 2**20
 
 
 @pytest.fixture

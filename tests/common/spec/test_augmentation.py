@@ -42,14 +42,6 @@ def test_half_of_the_images_are_mirrored_and_both_together_are_crop_and_flip():
     assert (augmented(random_crop=2, horizontal_flip=True) == cropped).all()
 
 
-def test_an_example_is_changed_alike_in_one_epoch_and_in_any_batch_and_otherwise_in_the_next():
-    options = {"random_crop": 2, "horizontal_flip": True}
-    found = augmented(**options)
-    assert (augmented(VISITS[[7, 2]], **options) == found[[7, 2]]).all()
-    same = (augmented(visits(2, np.arange(COUNT)), **options) == found).all(axis=(1, 2, 3))
-    assert same.mean() < 0.04  # there are 25 crops and 2 sides
-
-
 def test_a_crop_that_is_too_large_is_refused():
     with pytest.raises(UserError, match="--random-crop 9: images are 8 x 12; at most 8"):
         Augmentation.of(TrainConfig(random_crop=9), (8, 12, 1))

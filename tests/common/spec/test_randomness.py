@@ -31,8 +31,3 @@ def test_so_many_values_are_dropped_and_none_of_them_knows_of_another(rate):
     others += [kept(3, visits(2, np.arange(200)), 0, 1003, rate), np.roll(masks, 1, axis=0), np.roll(masks, 1, axis=1)]
     for other in others:  # this share agrees with an independent mask
         assert abs((masks == other).mean() - (rate**2 + (1 - rate) ** 2)) < 5 * 0.5 / np.sqrt(masks.size)
-
-
-def test_what_is_dropped_depends_on_the_example_and_not_on_those_beside_it():
-    of_all = kept(3, visits(2, np.arange(10)), 1, 20, 0.5)
-    assert (kept(3, visits(2, np.array([7, 2])), 1, 20, 0.5) == of_all[[7, 2]]).all()

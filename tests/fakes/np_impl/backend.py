@@ -1,10 +1,9 @@
 """A further framework, NumPy: the cnn on one device. It shows what an implementation has to bring along.
 
-The gradients and the update rule are those of the plain formulas that audits use.
+The network's passes and the update rule are the plain formulas that audits use.
 """
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from common.backend import Backend
 from common.platform.errors import UserError
@@ -12,7 +11,7 @@ from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.resolve import Settings, resolve_devices, resolve_settings
 from common.spec.state import TrainState
-from comparison.prove.reference import apply_gradients, batch_positions, compute_gradients
+from comparison.prove.reference import Pass, apply_gradients, batch_positions, compute_gradients
 
 
 class Numpy(Backend):
@@ -70,15 +69,8 @@ class Numpy(Backend):
 
 def logits_of(experiment, weights, images):
     """(n, H, W, C) -> float64 (n, classes)."""
-    x = (images.astype(np.float64) - experiment.dataset.shift) * experiment.dataset.scale
-    for name in ("conv1", "conv2"):
-        size = len(weights[f"{name}.kernel"])
-        padded = np.pad(x, ((0, 0), (size // 2,) * 2, (size // 2,) * 2, (0, 0)))
-        windows = sliding_window_view(padded, (size, size), (1, 2))
-        x = np.einsum("nxychw,hwck->nxyk", windows, weights[f"{name}.kernel"], optimize=True) + weights[f"{name}.bias"]
-        x = sliding_window_view(np.maximum(x, 0), (2, 2), (1, 2))[:, ::2, ::2].max((-2, -1))
-    x = np.maximum(x.reshape(len(x), -1) @ weights["dense1.kernel"] + weights["dense1.bias"], 0)
-    return x @ weights["dense2.kernel"] + weights["dense2.bias"]
+    inputs = (images.astype(np.float64) - experiment.dataset.shift) * experiment.dataset.scale
+    return Pass(weights, trains=False).through_network(experiment.network, inputs)[0]
 
 
 BACKEND = Numpy()
