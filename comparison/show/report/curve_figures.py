@@ -75,7 +75,7 @@ def _epochs(row: Row, epochs: Sequence[EpochLine]) -> pd.DataFrame:
 
 def _loss_lines(rows: Sequence[Row], table: pd.DataFrame) -> alt.Chart:
     """For each row a strong line, of the test set, and a pale one: the `value` after each `epoch` for each `set`."""
-    ticks = min(10, int(table["epoch"].max()))
+    ticks = min(10, int(table["epoch"].max()) - 1)
     x = alt.X("epoch:Q", title="Epoch").scale(nice=False).axis(tickMinStep=1, tickCount=ticks, format="d")
     y = alt.Y("value:Q", title="Loss").scale(type="log", nice=False).axis(format="~g", tickCount=5)
     pale = alt.Opacity("set:O", scale=alt.Scale(domain=["test", "training"], range=[1, 0.4]), legend=None)
