@@ -2,12 +2,13 @@
 
 import functools
 import subprocess
+import sys
 import tempfile
 
 import numpy as np
 import pytest
 from agreement import rotated
-from conftest import IMPLEMENTATIONS, MODES, program_of, train
+from conftest import IMPLEMENTATIONS, MODES, program_of, run, train
 
 from common.platform.machine import has_gpu
 from common.record.audited_states import STEPS_VARIABLE
@@ -89,6 +90,39 @@ def test_what_one_device_has_begun_goes_on_on_the_other(tmp_path, rule, implemen
     for run_dir in (first, second):
         assert find_departure(whole, run_dir, 1e-10) is None
     assert read_result(second).resumed_from >= 80
+
+
+NO_SYNC = """
+import sys
+import torch
+import pt_impl.train as training
+from common.main import main
+
+step, steps = training.train_step, 0
+
+
+def watched(*arguments):
+    global steps
+    steps += 1
+    torch.cuda.set_sync_debug_mode("error" if steps > 3 else "default")  # the first steps set libraries up
+    try:
+        return step(*arguments)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+training.train_step = watched
+main("pt")
+"""
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16-mixed", "16-mixed"])
+def test_a_step_never_waits_for_the_gpu(tmp_path, precision):
+    skip_without_gpu("pt")
+    # Tuned mode: in PyTorch's documented way, loss scaling reads from the device in every step, and copies wait.
+    options = ("--mode", "tuned", "--precision", precision, "--accelerator", "gpu", "--devices", 1)
+    options = (*options, "--compile", "false", "--run-dir", tmp_path / "r")
+    run(sys.executable, "-c", NO_SYNC, "--epochs", 3, *options)
 
 
 SETTINGS = [("--precision", "32", "--tf32", "false"), ("--tf32", "true"), ("--precision", "bf16-mixed")]

@@ -68,4 +68,5 @@ def test_a_program_whose_reader_has_ended_ends_quietly():
 
 def test_an_error_of_memory_is_one_line():
     program = "import numpy\nfrom common.platform.ending import *\nwith as_program('p'): numpy.zeros(2**50)"
-    assert python(program, expect=1).stderr.startswith("p: error: out of memory: Unable to allocate")
+    done = run(sys.executable, "-c", program, PYTHONPATH=str(REPOSITORY), expect=1)
+    assert done.stderr.startswith("p: error: out of memory: Unable to allocate")
