@@ -52,8 +52,8 @@ from comparison.prove.reference import evaluate
 AUDITS_FILE = "audits.json"
 MOST_STEPS = 7  # audited steps of a run
 MOST_BYTES = 2**28  # of the states of a run in 64 bits
-# Most operations of a run's audited steps: ten seconds of them; of a short run a tenth of its time, which is some for its
-# start and a share of what it computes.
+# Most operations of a run's audited steps: ten seconds of them; in a short run a tenth of its time, which is some for
+# its start and a share of what it computes.
 MOST_FLOPS, START_FLOPS, TRAINING_SHARE = 1.5e11, 1e10, 0.03
 BYTES = 96  # of memory for each output of a layer: itself, what was multiplied, their errors; a kernel's nine inputs
 PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
