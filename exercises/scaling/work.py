@@ -97,12 +97,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", nargs="?", type=Path, help="a comparison's --output-dir; else one is made")
     folder = parser.parse_args().folder
-    with tempfile.TemporaryDirectory() as name:
-        if not folder:
-            print("measuring one and two devices, for half a minute", file=sys.stderr)
-            command = [sys.executable, "compare.py", *MEASURE.split(), "--output-dir", name]
+    if folder:
+        found = read_seconds(folder)
+    else:
+        print("measuring one and two devices, for half a minute", file=sys.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "compare.py", *MEASURE.split(), "--output-dir", folder]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        found = read_seconds(folder or Path(name))
+            found = read_seconds(Path(folder))
     for implementation, rounds in found.items():
         seconds = typical(rounds)
         speed_ups = speed_up(seconds)
