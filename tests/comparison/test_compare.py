@@ -134,7 +134,7 @@ def records(output):
 def test_what_was_interrupted_goes_on_where_it_was(project, tmp_path):
     output = tmp_path / "r"
     text, _ = compare_fakes(project, output, "one", "two", options=(*FEW_STEPS, "--repeats", 2, "--mode", "plain"))
-    assert re.search(r"^runs: 2 of 4, 0:\d\d left$", text, re.MULTILINE), text
+    assert re.search(r"^runs: 2 of 4, 0:00:\d\d left$", text, re.MULTILINE), text
     before = records(output)
     shutil.rmtree(run_dir(output, "two", 2))  # never started
     (run_dir(output, "two") / "run.json").unlink()  # interrupted in the middle
@@ -308,7 +308,7 @@ def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, sm
     """The disk fills up in the second run's files, or in the report."""
     output = small_disk(size) / "r"
     command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", "one", "two", *SHORT)
-    done = run(*command, "--verify", "never", cwd=project, expect=1)
+    done = run(*command, "--verify", "never", "--turns", "never", cwd=project, expect=1)
     assert "Traceback" not in done.stdout + done.stderr and "No space left on device" in done.stdout + done.stderr
     assert re.findall(r"^(\w+) +[\d.]+% ", done.stdout, re.MULTILINE) == ["one", "two"][:finished], done.stdout
     assert f"python compare.py --{'report-only' if finished == 2 else 'resume'} {output} " in done.stderr

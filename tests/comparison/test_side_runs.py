@@ -6,7 +6,8 @@ from conftest import changed_code, compare
 from made_up import MadeUp, comparison, report, shown, write_files
 
 from common.data.datasets import load_dataset
-from common.record.profile import Profile, ProfiledOperation
+from common.platform.files import write_json_model
+from common.record.profile import PROFILE_FILE, Profile, ProfiledOperation
 from common.record.results import EpochLine
 from common.spec.options import TrainConfig
 from comparison import load
@@ -86,7 +87,7 @@ class Launcher:
                 failure = "exit status 1"
             elif config.profile:
                 operations = [ProfiledOperation(name=f"<conv {n}>", calls=6, seconds=n) for n in range(20)]
-                Profile.make(name, 11, 3, 0.6, operations).write(program.run_dir)
+                write_json_model(program.run_dir / PROFILE_FILE, Profile.make(name, 11, 3, 0.6, operations))
             else:
                 last = 0.5 if name in self.unable else 1.0
                 accuracies = (0.5, *[last] * 199) if config.train_size == 64 else (0.5, 0.9)

@@ -81,7 +81,7 @@ MUTATIONS = {
         *("pt", PLAIN, THREE, "pt_impl/train.py"),
         "loss = criterion(logits, labels) / count",
         "loss = criterion(logits, labels) / max(len(labels), 1) / 3",
-        *("step 1 of 66", "suspect initial weights, the first batch, the network or the loss"),
+        *("first batch: all activations agree", "suspect the loss or the backward pass"),
     ),
     "gradients averaged over the replicas": (
         *("ptl", PLAIN, TWO, "ptl_impl/train.py"),
