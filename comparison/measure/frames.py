@@ -86,16 +86,16 @@ def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int]) -> p
             "table": tables,
             **{name: [getattr(run.record, name) for run in runs] for name in OF_THE_RECORD},
             **{name: [getattr(run.result, name, None) for run in runs] for name in OF_THE_RESULT},
-            "speed": [run.images_per_second for run in runs],
             "whole": [run.is_measured for run in runs],
             "disturbed": [is_round_disturbed(run) for run in runs],
         }
-    ).astype({"speed": float, "throttled": float, "skipped_steps": float})
+    ).astype({"throttled": float, "skipped_steps": float})
     words: list[str] = frame.select_dtypes("str").columns.tolist()
     frame = frame.astype(dict.fromkeys(words, object)).copy()  # with few types, slices are fast
     of_round = frame.groupby(["table", "seed", "round"])["disturbed"].transform("any")
     busy = of_round.groupby(frame["table"]).transform("all")
-    return frame.assign(left_out=of_round & ~busy, busy=busy)
+    speeds = pd.Series([run.speed(is_busy) for run, is_busy in zip(runs, busy, strict=True)], frame.index, dtype=float)
+    return frame.assign(left_out=of_round & ~busy, busy=busy, speed=speeds)
 
 
 def lines_of_turns(runs: pd.DataFrame) -> pd.DataFrame:

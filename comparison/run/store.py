@@ -94,15 +94,17 @@ class Run:
         seconds["rest"] += max(0.0, after)
         return {phase: seconds[phase] for phase in SHOWN_PHASES}
 
-    @property
-    def images_per_second(self) -> float | None:
-        """Of training: a trimmed mean over its undisturbed turns or, without turns, of the whole training.
+    def speed(self, busy: bool) -> float | None:
+        """Images per second in training: a trimmed mean over turns or, without turns, of the whole training.
 
         None if it was not measured, or not for the whole training.
+
+        Args:
+          busy: whether other programs disturbed all rounds, so that disturbed turns count, too, as they do for ratios.
         """
         if self.result is None or not self.is_measured:
             return None
-        turns = quiet(self.turns) or self.turns
+        turns = self.turns if busy else quiet(self.turns)
         return typical_speed([turn.images_per_second for turn in turns]) if turns else self.result.images_per_second
 
     def reach(self, accuracy: float | None) -> Reach:
