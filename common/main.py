@@ -20,13 +20,13 @@ def main(name: str, folder: str = "") -> None:
     folder = folder or f"{name}_impl"
     with as_program(f"python -m {folder}"):
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
+        from common.evaluate_predict import USES, read_dataset, show
         from common.experiment import Experiment
         from common.implementations import IMPLEMENTATIONS, PROBES, interpreter_of
         from common.platform.cli import parse_options
         from common.platform.errors import UserError
         from common.resolve import prepare_processor
         from common.spec.options import TrainConfig
-        from common.trained import USES, read_dataset, show
 
         if name not in IMPLEMENTATIONS:
             raise UserError(f"{folder}: common/implementations.py has no entry {name!r}")

@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from common.experiment import Experiment
-from tf_impl.data import Shards, loader, step_signature
+from tf_impl.data import Shards, batch_signature, loader
 from tf_impl.networks import DTYPES
 
 # fit does not take a Batch, but x, y and sample_weight: a Batch's inputs, its labels, and each example's weight in the
@@ -15,7 +15,7 @@ WeightedBatch = tuple[Any, tf.Tensor, tf.Tensor]
 
 def weighted_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.TensorSpec]:
     """The signature of a `WeightedBatch`, with any number of examples."""
-    inputs, labels, _ = step_signature(experiment)
+    inputs, labels, _ = batch_signature(experiment)
     return inputs, labels, tf.TensorSpec([None], DTYPES[experiment.config.precision])
 
 

@@ -28,7 +28,7 @@ def steps_per_execution(plan: Plan) -> int:
     return next(steps for steps in range(MOST_STEPS, 0, -1) if left % steps == 0)
 
 
-class LatestMetric(keras.metrics.Metric):
+class LatestSteps(keras.metrics.Metric):
     """One number for each of the latest `size` steps; the number of step s (from 0) is at index s % size."""
 
     def __init__(self, size: int, name: str) -> None:
@@ -49,7 +49,7 @@ class TunedClassifier(Classifier):
 
     def compile(self, **options: Any) -> None:
         super().compile(**options)
-        self.latest = {name: LatestMetric(self.steps_per_execution, name) for name in ("loss", "correct")}
+        self.latest = {name: LatestSteps(self.steps_per_execution, name) for name in ("loss", "correct")}
 
     def train_step(self, data: WeightedBatch) -> dict[str, tf.Tensor]:
         step = tf.identity(self.optimizer.iterations)

@@ -34,7 +34,7 @@ class FlaxLayer(Layer):
 
 def make_layers(name: str, module: nnx.Module) -> list[Layer]:
     """The layer of a module with its own parameters; one for each of them if its class is the user's."""
-    own = {key: value for key, value in vars(module).items() if is_parameter(value)}
+    own = {key: value for key, value in vars(module).items() if is_nnx_parameter(value)}
     match module:
         case nnx.Conv():
             kind, settings = "conv", {**convolution_settings(module), "groups": module.feature_group_count}
@@ -64,7 +64,7 @@ def make_layers(name: str, module: nnx.Module) -> list[Layer]:
     return [FlaxLayer(name, kind, parameters, settings)]
 
 
-def is_parameter(value: Any) -> bool:
+def is_nnx_parameter(value: Any) -> bool:
     return isinstance(value, nnx.Param | nnx.BatchStat) and value.get_value() is not None
 
 
@@ -132,7 +132,7 @@ class FlaxNetwork(Network):
 
     def variables(self) -> Iterator[tuple[tuple[Any, ...], nnx.Variable]]:
         """All parameters, with their paths."""
-        return ((path, node) for path, node in nnx.iter_graph(self.network) if is_parameter(node))
+        return ((path, node) for path, node in nnx.iter_graph(self.network) if is_nnx_parameter(node))
 
     def watch(self, kind: Any) -> None:
         """Has every call of a module of this class tell the execution."""

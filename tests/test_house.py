@@ -24,7 +24,7 @@ def all_subclasses(schema):
 
 def test_the_documents_are_whole_and_name_only_programs_and_options_that_exist():
     """Options: those of commands that start with `python`, and those that stand alone between backquotes."""
-    programs = ("compare", "common.data.image_folder", "common.trained", "port.__main__")
+    programs = ("compare", "common.data.image_folder", "common.evaluate_predict", "port.__main__")
     for name in (*programs, *(f"benchmarks.{path.stem}" for path in (REPOSITORY / "benchmarks").glob("*.py"))):
         importlib.import_module(name)
     options = {option_name(field) for schema in all_subclasses(BaseModel) for field in schema.model_fields}

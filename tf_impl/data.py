@@ -119,7 +119,7 @@ def make_shards(experiment: Experiment, num_replicas: int) -> tuple[Shards, Shar
     return Shards(experiment, num_replicas, trains=True), Shards(experiment, num_replicas, trains=False)
 
 
-def step_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.TensorSpec]:
+def batch_signature(experiment: Experiment) -> tuple[Any, tf.TensorSpec, tf.TensorSpec]:
     """The signature of a `Batch`: inputs, labels and count, with any number of examples."""
     images = tf.TensorSpec([None, *experiment.network.image_shape], DTYPES[experiment.config.precision])
     visits, labels = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int64)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
-from tf_impl.data import make_dataset, make_shards, step_signature
+from tf_impl.data import batch_signature, make_dataset, make_shards
 from tf_impl.inspection import save_first_batch
 from tf_impl.networks import make_losses, make_network
 from tf_impl.optimizer import GradientAccumulator, make_optimizer
@@ -41,7 +41,7 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
         losses_of = make_losses(experiment.network, config.label_smoothing)
         compute = functools.partial(forward_backward, network, optimizer, losses_of)
     if config.compile:
-        signature = step_signature(experiment)
+        signature = batch_signature(experiment)
         if config.mode == "tutorial":
             signature = signature[:2]  # its batches have no count
         compute = tf.function(compute, jit_compile=True, input_signature=signature)
