@@ -3,6 +3,7 @@
 import os
 import shlex
 import shutil
+import signal
 import sys
 from contextlib import suppress
 
@@ -20,6 +21,8 @@ from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Recorder
+from common.record.run_folder import with_run_dir
+from common.record.timeline import Timeline
 from common.resolve import resolve_devices, resolve_settings
 from common.spec.options import Strategy, TrainConfig
 from pt_impl import replicas
@@ -125,21 +128,44 @@ class PyTorch(Torch):
     rank: int  # of this process, once it has joined
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
-        if launch.world_size is not None:
-            replicas.prepare_rendezvous(launch)
-        self.rank = launch.rank or 0
-        self.device = replicas.join_replica_group(experiment.config, self.rank, launch.local_rank)
+        """Makes this process the only one of the run."""
+        self.rank, self.device = 0, replicas.join_replica_group(experiment.config, 0)
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, make_parts(experiment, self.rank, self.device, recorder), recorder)
 
     def run(self, config: TrainConfig) -> None:
         """One run. Under a launcher this process is one of its ranks; otherwise it starts one for each device."""
-        config = self.resolve(config)
-        if Launch.read().world_size is None and replicas.has_group(config):
+        config, launch = self.resolve(config), Launch.read()
+        if not replicas.has_group(config):
+            super().run(config)
+        elif launch.rank is None:
             run_ranks(config)
         else:
-            super().run(config)
+            timeline = Timeline.begin(launch.first_pid)
+            timeline.enter("build")
+            replicas.prepare_rendezvous(launch)
+            self.rank, self.device = launch.rank, replicas.join_replica_group(config, launch.rank, launch.local_rank)
+            timeline.enter("data")
+            self.run_process(self.make_together(config), timeline, self.rank, measures=launch.local_rank == 0)
+
+    def make_together(self, config: TrainConfig) -> Experiment:
+        """Rank 0 makes the run folder and downloads data before the other ranks read. If it fails, all ranks end."""
+        outcome: list[TrainConfig | UserError | None] = [None]
+        experiment = None
+        if self.rank == 0:
+            try:
+                experiment = with_run_dir(self.make_experiment(config), self.name)
+                outcome = [experiment.config]
+            except UserError as error:
+                outcome = [error]
+        dist.broadcast_object_list(outcome)
+        if isinstance(outcome[0], UserError):
+            if self.rank == 0:
+                raise outcome[0]
+            sys.exit(outcome[0].exit_status)  # rank 0 prints why
+        assert outcome[0] is not None
+        return experiment or self.make_experiment(outcome[0])
 
 
 def run_ranks(config: TrainConfig) -> None:
@@ -150,11 +176,12 @@ def run_ranks(config: TrainConfig) -> None:
     arrived: dict[int, float] = {}  # see comes_again
 
     def pass_on(number: int, _: object) -> None:
-        if comes_again(number, arrived):
-            end_by_signal(number)  # the kernel ends the ranks, too
+        at_once = comes_again(number, arrived)
         for process in ranks.processes:
             with suppress(ProcessLookupError):
-                os.kill(process.pid, number)
+                os.kill(process.pid, signal.SIGKILL if at_once else number)
+        if at_once:
+            end_by_signal(number)
 
     replicas.prepare_rendezvous(Launch.read())
     with ctrl_c_waits():
@@ -166,6 +193,8 @@ def run_ranks(config: TrainConfig) -> None:
     except multiprocessing.ProcessExitedException as error:
         if error.exit_code > 0:
             sys.exit(error.exit_code)  # it has printed why
+        if -error.exit_code in arrived:
+            end_by_signal(-error.exit_code)
         raise RunError(f"replica {error.error_index} was ended by {describe_signal(-error.exit_code)}") from None
 
 

@@ -1,5 +1,7 @@
 """TensorFlow, as `common.backend` sees it: one process and one strategy, with a replica on each device."""
 
+import os
+import platform
 from contextlib import suppress
 from dataclasses import replace
 
@@ -98,11 +100,12 @@ class TensorFlow(Backend):
 def check_shards(experiment: Experiment) -> None:
     """Raises UserError if shards without examples would end a run midway.
 
-    On the CPU TensorFlow 2.21 convolves with oneDNN, which loses the channels of a batch without examples; not in 64
-    bits.
+    On x86 processors TensorFlow 2.21 convolves with oneDNN, which loses the channels of a batch without examples; not
+    in 64 bits.
     """
     config, test_size = experiment.config, len(experiment.dataset.test_images)
-    if config.accelerator == "gpu" or config.precision == "64":
+    has_onednn = platform.machine() in ("x86_64", "AMD64") and os.environ.get("TF_ENABLE_ONEDNN_OPTS") != "0"
+    if config.accelerator == "gpu" or config.precision == "64" or not has_onednn:
         return
     for option, size, bounds in (
         ("--batch-size", config.batch_size, replace(experiment.plan, first_step=1).shards(1, config.num_shards)),

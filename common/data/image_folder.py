@@ -102,7 +102,8 @@ def list_images(source: Path) -> Listing:
         [(path, label) for label, name in enumerate(train) for path in images.get(name, [])] for images in (train, test)
     )
     taken = {path for path, _ in of_train + of_test}
-    left_out = [path for path in sorted(source.rglob("[!.]*")) if path.is_file() and path not in taken]
+    visible = (path for path in sorted(source.rglob("*")) if "/." not in f"/{path.relative_to(source)}")
+    left_out = [path for path in visible if path.is_file() and path not in taken]
     return Listing([*train], of_train, of_test, left_out)
 
 
@@ -191,7 +192,7 @@ def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console:
 def read_image(path: Path, image_shape: ImageShape) -> tuple[NDArray[np.uint8], float]:
     """An image, uint8 `image_shape`, upright, and cut at its edges to the ratio of the shape's sides; the share cut.
 
-    What is transparent becomes white, as viewers show it; of 16 bits, the upper 8 count.
+    What is transparent becomes white, as viewers show it; of 16 bits (PNG, TIFF), the upper 8 count.
 
     Raises UserError if the image can't be read.
     """

@@ -72,7 +72,7 @@ def try_out(precision: str, package: str, probe_module: str) -> None:
 
     The test runs once per machine and version of the framework: the finding is stored in the user's cache folder, on
     Linux `XDG_CACHE_HOME` or `~/.cache`. Nothing is tested if the processor announces no such instructions, or if the
-    user has already set a limit. Must run before the framework's first computation. Raises PackageNotFoundError.
+    user has already set a limit. Must run before the framework's first computation.
 
     Args:
       package: the framework's package, such as `torch`.
@@ -80,7 +80,10 @@ def try_out(precision: str, package: str, probe_module: str) -> None:
     """
     if cpu_flags().isdisjoint(AMX) or os.environ.get(LIMIT_VARIABLE):
         return
-    version = importlib.metadata.version(package)
+    try:
+        version = importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:  # another build, such as a nightly; a missing one is told later
+        return
     machine = hashlib.sha256(repr((platform.node(), cpu_name(), sorted(cpu_flags()))).encode()).hexdigest()[:16]
     cache = user_cache() / "half-precision" / "-".join((package, version, precision, machine))
     finding = None

@@ -82,7 +82,8 @@ def checkpoint_dir(run_dir: Path, step: int) -> Path:
 
 def checkpoint_dirs(run_dir: Path) -> Iterator[Path]:
     """Folders of a run's checkpoints, the latest first."""
-    yield from sorted(run_dir.glob(f"{CHECKPOINTS_DIR}/step-*"), reverse=True)
+    digits = "[0-9]" * 9  # a folder of another name is the user's
+    yield from sorted(run_dir.glob(f"{CHECKPOINTS_DIR}/step-{digits}"), reverse=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:

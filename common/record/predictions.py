@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.formats import Images, Labels
+from common.platform.errors import UserError
 from common.platform.files import read_safetensors, write_safetensors
 
 PREDICTIONS_FILE = "predictions.safetensors"
@@ -47,7 +48,11 @@ class Predictions:
     @classmethod
     def read(cls, run_dir: Path) -> Self:
         """Raises UserError if the file is missing or damaged."""
-        return cls(**read_safetensors(run_dir / PREDICTIONS_FILE))
+        path = run_dir / PREDICTIONS_FILE
+        try:
+            return cls(**read_safetensors(path))
+        except TypeError as error:
+            raise UserError(f"{path}: has other arrays than predictions: {error}") from None
 
 
 def confusion(labels: NDArray[Any], guesses: NDArray[Any], num_classes: int) -> NDArray[np.int64]:

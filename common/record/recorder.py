@@ -348,7 +348,8 @@ class Recorder:
         Each node that a launcher uses has a checkout, data and a command line of its own.
         """
         digests = {"code": self.code_sha256, "data": self.experiment.dataset.sha256, "options": self.config.sha256()}
-        return {"count": 1.0} | {name: float(int(digest[:8] or "0", 16)) for name, digest in digests.items()}
+        numbers = {name: float(int(digest[:8] or "0", 16)) for name, digest in digests.items()}
+        return {"count": 1.0, **numbers, "checkpoint": float(self.plan.first_step)}
 
     def _flush(self) -> None:
         """Fetches, writes and shows the pending losses. Raises DivergedError for a loss that is not finite."""

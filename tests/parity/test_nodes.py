@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from agreement import assert_arrays_agree, assert_the_same
-from conftest import CPU, program_of, start_process, steps_taken, wait_for
+from conftest import CPU, program_of, start_process, steps_taken, train, wait_for
 from nodes import NAMES, Nodes
 
 from common.experiment import RESIDENT_VARIABLE
@@ -129,6 +129,25 @@ def test_two_nodes_are_in_lockstep_with_one(nodes, trained, tmp_path, start, imp
 
 # How each framework's processes start without a launcher that ends all of them as soon as one has ended.
 WITHOUT_MPIRUN = [(torchrun, "pt"), (by_hand, "ptl"), (tf_config, "tf")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("start", "implementation"), WITHOUT_MPIRUN)
+def test_a_node_tells_what_it_lacks(nodes, tmp_path, start, implementation):
+    """Only the second node lacks a file, so the first node can't report the error."""
+    weights = tmp_path / "data" / "weights.safetensors"
+    weights.parent.mkdir()
+    shutil.copy(train("pt", tmp_path / "one", "--epochs", 1) / "model.safetensors", weights)
+    options = (*CPU, "--initial-weights", weights, "--run-dir", tmp_path / "r")
+    hidden = {"n2": f'mount -t tmpfs none "{weights.parent}"'}
+    with started(nodes, *start(implementation, nodes, 1, options), hidden) as processes:
+        said = processes[1].communicate(timeout=90)[1]
+    line = next((line for line in said.splitlines() if f"{implementation}_impl: error:" in line), said)
+    assert line.startswith(f"python -m {implementation}_impl: error: on n2: --initial-weights {weights}: ")
+    if start is not torchrun:  # torchrun adds its own lines
+        assert "Traceback" not in said
+        assert processes[1].returncode == 2
+    assert steps_taken(tmp_path / "r") == 0
 
 
 @pytest.mark.slow
