@@ -139,9 +139,10 @@ class PyTorch(Torch):
         config, launch = self.resolve(config), Launch.read()
         if not replicas.has_group(config):
             super().run(config)
-        elif launch.rank is None:
+        elif launch.world_size is None:
             run_ranks(config)
         else:
+            assert launch.rank is not None
             timeline = Timeline.begin(launch.first_pid)
             timeline.enter("build")
             replicas.prepare_rendezvous(launch)
