@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 from agreement import assert_arrays_agree, assert_the_same
-from conftest import CPU, program_of, start_process, steps_taken, train, wait_for
+from conftest import (
+    CPU,
+    program_of,
+    start_process,
+    steps_taken,
+    train,
+    wait_for,
+)
 from nodes import NAMES, Nodes
 
 from common.experiment import RESIDENT_VARIABLE
@@ -40,11 +47,16 @@ def nodes(tmp_path_factory):
 
 
 @contextmanager
-def started(nodes, commands, environments):
-    """Starts the commands, each on its node, and yields their processes; at the end, kills those that still run."""
+def started(nodes, commands, environments, before=None):
+    """Starts the commands, each on its node, and yields their processes; at the end, kills those that still run.
+
+    Args:
+      before: name of a node -> the shell command that runs there before the process.
+    """
     processes = []
     for (name, command), environment in zip(commands, environments, strict=True):
-        processes.append(start_process(nodes.command(name, *command), **environment))
+        prepared = ("sh", "-c", f'{before[name]} && exec "$@"', "sh") if before and name in before else ()
+        processes.append(start_process(nodes.command(name, *prepared, *command), **environment))
     try:
         yield processes
     finally:
