@@ -13,7 +13,7 @@ from conftest import CODE, CPU, REPOSITORY, run
 from common.implementations import environment_of, folder_of, interpreter_of
 
 # From the lowest to the highest.
-COMMON = ("platform", "spec", "implementations", "data", "resolve", "experiment", "record", "trained")
+COMMON = ("platform", "spec", "implementations", "data", "resolve", "experiment", "record", "evaluate_predict")
 COMPARISON = ("ratios", "lockstep", "numbers", "plan", "run", "prove", "measure", "show")
 FLOORS = [
     *(f"common.{room}" for room in (*COMMON, "backend", "main")),
