@@ -110,7 +110,7 @@ def test_processes_with_other_data_or_options_do_not_train_together(tmp_path, cl
     recorder, _ = make(tmp_path)
 
     def fetch(steps, numbers):
-        """As if another process had the same digest of the code, but not of the data and of the options, and another checkpoint."""
+        """As if another process had the same code, but other data, other options and another checkpoint."""
         return flat(steps), [2 * number + differs for number, differs in zip(numbers, (0, 0, 1, 1, 1), strict=True)]
 
     monkeypatch.setattr(recorder.framework, "fetch", fetch)
