@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from rich.console import Console
 from rich.table import Table
 
@@ -27,9 +27,7 @@ ALL: list[Implementation] = ["tf", "keras", "pt", "ptl", "jax"]
 CONSOLE = Console(highlight=False)
 
 
-class FolderConfig(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class FolderConfig(BaseModel, frozen=True, extra="forbid"):
     output_dir: Path | None = Field(None, description="folder for runs and results; unset: a new one under results/")
 
 

@@ -10,15 +10,18 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from common.platform.processor import cpu_flags, cpuinfo
+
 PAGE = REPOSITORY / "docs" / "processors.md"
 EXTENSIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")  # those that change what the frameworks' libraries run
 
 
 def processor() -> str:
     """Its name, which may be that of several generations, and what tells them apart. Needs Linux."""
-    lines = dict(re.findall(r"^(.+?)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE))
-    extensions = [name for name in EXTENSIONS if name in lines["flags"].split()]
-    return f"{lines['model name']}, family {lines['cpu family']}, model {lines['model']}: {', '.join(extensions)}"
+    extensions = ", ".join(name for name in EXTENSIONS if name in cpu_flags())
+    return f"{cpuinfo('model name')}, family {cpuinfo('cpu family')}, model {cpuinfo('model')}: {extensions}"
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from rich.console import Console
 from rich.table import Table
 
@@ -22,10 +22,8 @@ ABOUT = (
 )
 
 
-class PortConfig(BaseModel):
+class PortConfig(BaseModel, frozen=True, extra="forbid"):
     """The options of the check."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     network: Path = Field(description="folder with at least two of pt.py, tf.py and jax.py")
     image_shape: ImageShape = Field((32, 32, 3), description="height, width and channels of the images")

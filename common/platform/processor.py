@@ -33,7 +33,7 @@ TIMEOUT_SECONDS = 120
 # --- What the processor announces ---
 
 
-def _cpuinfo(names: str) -> str:
+def cpuinfo(names: str) -> str:
     """The value in /proc/cpuinfo of a name, or of `one|another`; all processors have the same. Empty if unknown."""
     line = re.search(rf"^(?:{names})\s*:(.*)", CPUINFO.read_text() if CPUINFO.exists() else "", re.MULTILINE)
     return line[1].strip() if line else ""
@@ -41,7 +41,7 @@ def _cpuinfo(names: str) -> str:
 
 def cpu_flags() -> frozenset[str]:
     """The features that the processor announces, with Linux's names; empty if they are unknown."""
-    return frozenset(_cpuinfo("flags|Features").split())  # "Features" on Arm
+    return frozenset(cpuinfo("flags|Features").split())  # "Features" on Arm
 
 
 def cpu_has_bf16() -> bool:
@@ -51,7 +51,7 @@ def cpu_has_bf16() -> bool:
 
 def cpu_name() -> str:
     """The processor's name as the system reports it."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+    return cpuinfo("model name") or platform.processor() or platform.machine()
 
 
 # --- What works ---

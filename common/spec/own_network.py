@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from common.platform.errors import UserError
 from common.platform.files import Arrays, lock_file, read_json_model, read_safetensors, user_cache
@@ -29,7 +29,7 @@ FORMAT = 3  # of the files in the cache
 Shape = tuple[int, int, int]
 
 
-class Prepared(BaseModel):
+class Prepared(BaseModel, frozen=True, extra="forbid"):
     """`network.json`.
 
     Attributes:
@@ -39,8 +39,6 @@ class Prepared(BaseModel):
       drops: whether the network has dropout, for which each framework draws random numbers of its own.
       has_loss: whether the files have a function `loss`, which replaces the cross-entropy.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     parameters: dict[str, tuple[int, ...]]
     flops_per_image: int

@@ -72,6 +72,7 @@ def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int]) -> p
     table: the number of the table in which the run is shown; 0 for none;
     speed: images per second in usual turns;
     whole: whether its times are those of a whole training;
+    in_turns: whether it trained in turns;
     disturbed: whether other programs may have slowed its training down;
     left_out: whether its times do not count, since a run of its round was disturbed;
     busy: whether they count all the same, since this holds for all rounds of its table.
@@ -87,6 +88,7 @@ def lines_of_runs(folder: Path, runs: Sequence[Run], tables: Sequence[int]) -> p
             **{name: [getattr(run.record, name) for run in runs] for name in OF_THE_RECORD},
             **{name: [getattr(run.result, name, None) for run in runs] for name in OF_THE_RESULT},
             "whole": [run.is_measured for run in runs],
+            "in_turns": [len(run.turns) > 0 for run in runs],
             "disturbed": [is_round_disturbed(run) for run in runs],
         }
     ).astype({"throttled": float, "skipped_steps": float})

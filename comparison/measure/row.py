@@ -271,9 +271,8 @@ class Row(ProvedRow):
 
     @column("wall\ns", TIMES, form=seconds)
     def wall_seconds(self) -> float | None:
-        """Of the run with the median duration, from before its process was started until it had
-        ended; the next columns are phases of this run, which add up to it:
-        [comparison.md](comparison.md#where-the-time-goes)."""
+        """Of the run with the median duration, from before its process was started until it had ended; the next columns
+        are phases of this run, which add up to it: [comparison.md](comparison.md#where-the-time-goes)."""
         return sum(self.phases.values()) if len(self.runs) else None
 
     (

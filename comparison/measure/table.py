@@ -112,7 +112,7 @@ class RunsOfRow:
     @cached_property
     def started_alone(self) -> pd.DataFrame:
         """Those of them that trained without turns: for turns, several programs start side by side."""
-        return self.measured[[not run.turns for run in self.measured["run"]]] if len(self.measured) else self.measured
+        return self.measured[~self.measured["in_turns"]]
 
     @cached_property
     def typical_run(self) -> Run:
