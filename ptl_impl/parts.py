@@ -1,5 +1,7 @@
 """The parts of a training in Lightning. Mode, strategy and resuming are decided here, before `train`."""
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -38,6 +40,8 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
         from ptl_impl import tutorial
 
         data, classifier = tutorial.TutorialData(experiment), tutorial.TutorialClassifier
+        # TensorBoard, the default logger, would import TensorFlow, if that is installed: 3 seconds of each start.
+        sys.modules["tensorboard.compat.notf"] = ModuleType("notf")
         outputs = {"default_root_dir": config.run_dir}  # the Trainer's defaults
     elif config.mode == "tuned":
         from pt_impl import tuning as pt_tuning

@@ -13,6 +13,7 @@ from common.platform.errors import UserError, describe_signal
 from common.platform.files import writing
 from common.platform.launch import without_launcher
 from common.platform.machine import REPOSITORY
+from common.platform.quiet_start import UNTIMED_VARIABLE
 from common.record.audited_states import STEPS_VARIABLE
 from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
 from comparison.run.load_meter import LoadMeter
@@ -50,11 +51,12 @@ def run_programs(programs: Sequence[Program], timeout: float, follower: Follower
       at_once: number of programs that may run at the same time.
     """
     waiting, running = list(programs), list[RunningProgram]()
+    environment = {UNTIMED_VARIABLE: "1"} if at_once > 1 else {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 running.append(RunningProgram(waiting.pop(0), timeout, follower))
-                running[-1].start()
+                running[-1].start(**environment)
             for program in running:
                 program.look()
             running = [program for program in running if program.process]

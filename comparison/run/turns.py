@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 
 from common.platform.machine import control_group_memory_left, num_cores
+from common.platform.quiet_start import UNTIMED_VARIABLE
 from common.record.monitor import free_gpu_memory
 from common.record.results import MetricsLine, PlanLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
@@ -64,30 +65,32 @@ def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, 
     if group > 1:
         again = first.config.replace(run_dir=run_again_dir(first.run_dir, group))
         first = first.model_copy(update={"config": again})
-    members: list[TurnsMember] = []
-    needed: dict[str, int] = {}  # the most that a program has used so far
-    free = free_memory(first)
+    waiting, members = [first, *others], list[TurnsMember]()
+    needed: dict[str, float] = {}  # the most that a program has used so far, on average
+    at_first = free_memory(first)
     try:
-        waiting = [first, *others]
-        while waiting:
-            fit = min((int(free[kind] / (MARGIN * each)) for kind, each in needed.items() if each > 0), default=at_once)
-            number = min(at_once, max(fit, 2 - len(members)))
-            if number < 1:
+        while True:
+            starting = [member for member in members if member.process and not member.waits]
+            if waiting and len(starting) < at_once:
+                free = free_memory(first)
+                used = {kind: (at_first[kind] - now) / max(1, len(members)) for kind, now in free.items()}
+                needed = {kind: max(needed.get(kind, 0.0), each) for kind, each in used.items()}
+                fits = all(free[kind] >= (len(starting) + MARGIN) * each for kind, each in needed.items())
+                if fits or len(members) < 2:
+                    members.append(TurnsMember(waiting.pop(0), timeout, follower, group))
+                    members[-1].start()
+                    continue
+            if not starting:
                 break
-            starting = [TurnsMember(program, timeout, follower, group) for program in waiting[:number]]
-            members, waiting = members + starting, waiting[number:]
-            begin(starting)
-            before, free = free, free_memory(first)
-            used = {kind: (before[kind] - now) // len(starting) for kind, now in free.items()}
-            needed = {kind: max(needed.get(kind, 0), each) for kind, each in used.items()}
+            for member in starting:
+                member.watch(POLL_SECONDS / len(starting))
         _train([member for member in members if member.waits])
-        for index in range(0, len(members), at_once):
-            let_go(members[index : index + at_once])
+        let_go(members, at_once)
     finally:
         for member in members:
             member.hang_up()
         end_all(members)
-    return list(programs[len(members) :])
+    return waiting
 
 
 def free_memory(program: Program) -> dict[str, int]:
@@ -99,25 +102,18 @@ def free_memory(program: Program) -> dict[str, int]:
     return memory | {f"GPU {index}": free for index, free in enumerate(free_gpu_memory(gpus))}
 
 
-def begin(members: Sequence["TurnsMember"]) -> None:
-    """Starts programs; returns when each of them has warmed up and waits, or has ended."""
-    for member in members:
-        member.start(**{SOCKET_VARIABLE: member.socket_name})
-        member.forget_waiting()
-    while starting := [member for member in members if member.process and not member.waits]:
-        for member in starting:
-            member.watch(POLL_SECONDS / len(starting))
-
-
-def let_go(members: Sequence["TurnsMember"]) -> None:
+def let_go(members: Sequence["TurnsMember"], at_once: int) -> None:
     """Lets programs take the steps that are left, which are not timed, and end."""
-    for member in members:
-        member.forget_waiting()
-    while running := [member for member in members if member.process]:
+    waiting, running = list(members), list[TurnsMember]()
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            running.append(waiting.pop(0))
+            running[-1].forget_waiting()
         for member in running:
             if member.waits:
                 member.answer(Turn(0, member.total_steps, member.total_steps))
             member.watch(POLL_SECONDS / len(running))
+        running = [member for member in running if member.process]
 
 
 def _train(members: list["TurnsMember"]) -> None:
@@ -194,6 +190,9 @@ class TurnsMember(RunningProgram):
         self._listener.listen(4096)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def start(self, **environment: str) -> None:
+        super().start(**environment, **{SOCKET_VARIABLE: self.socket_name, UNTIMED_VARIABLE: "1"})
 
     @property
     def waits(self) -> bool:
