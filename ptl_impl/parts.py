@@ -40,8 +40,9 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
         from ptl_impl import tutorial
 
         data, classifier = tutorial.TutorialData(experiment), tutorial.TutorialClassifier
-        # TensorBoard, the default logger, would import TensorFlow, if that is installed: 3 seconds of each start.
-        sys.modules["tensorboard.compat.notf"] = ModuleType("notf")
+        # TensorBoard, the default logger, would import TensorFlow where that is installed, 3 seconds of each start. It
+        # looks for a module of this name first.
+        sys.modules["tensorboard.compat.notf"] = ModuleType("notf")  # noqa: TID251
         outputs = {"default_root_dir": config.run_dir}  # the Trainer's defaults
     elif config.mode == "tuned":
         from pt_impl import tuning as pt_tuning

@@ -154,7 +154,8 @@ class Recorder:
         # Seconds in training before the current epoch, and in evaluation before the latest evaluation.
         self.trained_before = self.evaluated_before = 0.0
         self.warmup_steps = self.steps_done + min(WARMUP_STEPS, max(1, (plan.total_steps - self.steps_done) // 2))
-        self.turn = Turn(0, self.warmup_steps, self.warmup_steps)
+        first_stop = plan.first_step if self.turns.are_taken else self.warmup_steps  # see comparison/run/turns.py
+        self.turn = Turn(0, first_stop, first_stop)
         self.timed_after: tuple[int, float] | None = None  # steps after this one are timed; the training seconds then
         self.timed_images, self.timed_seconds = 0, 0.0
         self.steps_per_call = 1  # see `Turns.wait`
@@ -416,7 +417,7 @@ class Recorder:
     # --- Turns ---
 
     def _wait_for_turn(self) -> None:
-        """Ends a turn, or the warm-up before the first one, and waits for the next.
+        """Ends a turn, start-up or warm-up, and waits for the next turn.
 
         All processes of the run call it after the same step. If that step ends an epoch, it is before the evaluation,
         so that no iterator over an epoch's batches lives on during the wait, and the evaluation wakes up the threads.

@@ -1,9 +1,9 @@
 """Turns: the programs of a round are alive together, and compare.py tells each of them when it may train.
 
 compare.py (comparison/run/turns.py) listens at a Unix socket for each program and names it in the environment variable
-TURNS_SOCKET. Every process of the program connects. After warm-up, and after each turn, all of them report the step and
-block in a read, which uses no core, until compare.py answers with the next turn. Without the variable, or when
-compare.py has ended, nothing waits.
+TURNS_SOCKET. Every process of the program connects. After start-up, after warm-up, and after each turn, all of them
+report the step and block in a read, which uses no core, until compare.py answers with the next turn. Without the
+variable, or when compare.py has ended, nothing waits.
 
 A name that begins with @ is in Linux's abstract namespace (unix(7)), without a file that could be left behind.
 """

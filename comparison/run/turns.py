@@ -24,6 +24,7 @@ import psutil
 from common.platform.machine import control_group_memory_left, num_cores
 from common.platform.quiet_start import UNTIMED_VARIABLE
 from common.record.monitor import free_gpu_memory
+from common.record.recorder import WARMUP_STEPS
 from common.record.results import MetricsLine, PlanLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
 from comparison.run.program import Ended, Program
@@ -117,10 +118,17 @@ def let_go(members: Sequence["TurnsMember"], at_once: int) -> None:
 
 
 def _train(members: list["TurnsMember"]) -> None:
-    """Gives the members turns until all have taken their last step."""
+    """Has each of the members warm up, then gives them turns until all have taken their last step.
+
+    Warm-up is a turn, too: while other programs start, PyTorch's threads, which spin, take up to 20 times as long.
+    """
     if not members:
         return
     done, total = (max(getattr(member, name) for member in members) for name in ("done", "total_steps"))
+    warm = done - 1 + min(WARMUP_STEPS, max(1, (total - done + 1) // 2))
+    for member in members:
+        member.take(Turn(0, warm, warm))
+    done = max(member.done for member in members)
     most = (total - done) / LEAST_CYCLES
     order = list(members)
     for cycle in itertools.count(1):
