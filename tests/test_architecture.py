@@ -116,10 +116,12 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.quick("pt")
-@pytest.mark.parametrize("implementation", UNUSED)
-def test_a_run_imports_its_own_framework_and_nothing_for_others(tmp_path, implementation):
-    options = ("--max-steps", 1, "--devices", 1, *CPU, "--run-dir", tmp_path)
-    options = (*options, "--mode", "tutorial" if implementation == "keras_torch" else "plain")
+@pytest.mark.parametrize(
+    ("implementation", "mode"),
+    [*((name, "plain") for name in ("pt", "tf", "ptl", "jax")), ("ptl", "tutorial"), ("keras_torch", "tutorial")],
+)
+def test_a_run_imports_its_own_framework_and_nothing_for_others(tmp_path, implementation, mode):
+    options = ("--max-steps", 1, "--devices", 1, *CPU, "--mode", mode, "--run-dir", tmp_path)
     words = ("-c", PROGRAM, folder_of(implementation), *options)
     output = run(interpreter_of(implementation), *words, **environment_of(implementation)).stdout
     packages = {name.split(".")[0] for name in output.partition("loaded: ")[2].split()}

@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 
 from common.experiment import Experiment
@@ -121,16 +123,17 @@ def test_processes_with_other_data_or_options_do_not_train_together(tmp_path, cl
 @pytest.mark.parametrize(
     ("turns", "waited_after", "timed"),
     [
-        # Warm-up until step 6. The evaluation between steps 8 and 9 is timed apart.
-        ([Turn(1, 7, 9), Turn(2, 10, 12)], [6, 9, 12], [(1, 8, 9, 2), (2, 11, 12, 2)]),
+        # The evaluation between steps 8 and 9 is timed apart.
+        ([Turn(1, 7, 9), Turn(2, 10, 12)], [9, 12], [(1, 8, 9, 2), (2, 11, 12, 2)]),
         # A turn of an epoch begins with the evaluation before it.
-        ([Turn(1, 8, 8), Turn(2, 8, 12)], [6, 8, 12], [(2, 9, 12, 4)]),
+        ([Turn(1, 8, 8), Turn(2, 8, 12)], [8, 12], [(2, 9, 12, 4)]),
         # The second turn is told of a step that was taken before it began; it times nothing and has no line.
-        ([Turn(1, 7, 9), Turn(2, 8, 10), Turn(3, 11, 12)], [6, 9, 10, 12], [(1, 8, 9, 2), (3, 12, 12, 1)]),
+        ([Turn(1, 7, 9), Turn(2, 8, 10), Turn(3, 11, 12)], [9, 10, 12], [(1, 8, 9, 2), (3, 12, 12, 1)]),
     ],
 )
-def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock, turns, waited_after, timed):
-    waits, turns = [], [*turns, Turn(0, 12, 12)]
+def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock, monkeypatch, turns, waited_after, timed):
+    """The first wait is after start-up, whose step does not tell the speed, and the second after warm-up, six steps."""
+    waits, turns = [], [Turn(0, 6, 6), *turns, Turn(0, 12, 12)]
 
     class Turns:
         are_taken = True
@@ -143,17 +146,24 @@ def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock, turns, waite
         def close(self):
             pass
 
+    monkeypatch.setattr("common.record.recorder.Turns", Turns)
     recorder, _ = make(tmp_path)
-    recorder.turns = Turns()
     train(recorder, clock)
     result = finish(recorder)
-    assert waits == [(step, 1) for step in waited_after]
+    assert waits == [(1, None), *((step, 1) for step in (6, *waited_after))]
     lines = [(line.cycle, line.first_step, line.last_step, line.seconds) for line in read_metrics(tmp_path, TurnLine)]
     assert lines == timed
     assert result.epoch_train_seconds == [3, 4, 4] and result.eval_seconds == [3, 3, 3]
     assert result.phase_seconds["waiting"] == 1000 * len(waits) and result.phase_seconds["training"] == 11
     images = sum(recorder.plan.images(first, last) for _, first, last, _ in timed)
     assert result.images_per_second == pytest.approx(images / sum(seconds for *_, seconds in timed))
+
+
+def test_the_garbage_collector_is_on_after_the_first_step(tmp_path, clock):
+    gc.disable()  # as quiet_start.py does
+    recorder, _ = make(tmp_path)
+    train(recorder, clock)
+    assert gc.isenabled()
 
 
 def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):
