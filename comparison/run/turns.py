@@ -105,7 +105,7 @@ def free_memory(program: Program) -> dict[str, int]:
 
 def let_go(members: Sequence["TurnsMember"], at_once: int) -> None:
     """Lets programs take the steps that are left, which are not timed, and end."""
-    waiting, running = list(members), list[TurnsMember]()
+    waiting, running = [member for member in members if member.process], list[TurnsMember]()
     while waiting or running:
         while waiting and len(running) < at_once:
             running.append(waiting.pop(0))
