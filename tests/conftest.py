@@ -223,7 +223,6 @@ FAKES = {
     "one": "run('one')",
     "two": "run('two')",
     "alias": "run('one')  # a copy in which one has forgotten to change the name",
-    "parted": "run('parted', loss_factor=1.001)",
     "busy": "run('busy', others=lambda config: 0.5 * (config.run_dir.parent.name == 'round-1'))",
     "hang": "run('hang', at_step=(30, hang))",
     "dying": "run('dying', at_step=(30, lambda: os.kill(os.getpid(), signal.SIGKILL)))",

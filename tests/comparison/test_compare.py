@@ -53,12 +53,6 @@ def test_rows_share_a_table_that_is_written_in_three_forms(project, tmp_path):
     assert written.replace("|", " ").split() == shown
 
 
-def test_a_different_training_gets_no_ratio_and_says_where_it_parts(project, tmp_path):
-    text, rows = compare_fakes(project, tmp_path / "r", "one", "parted", "two", expect=1)
-    assert statuses(rows) == {"one": "ok", "parted": "different training", "two": "ok"} and rows[1]["ratio"] == ""
-    assert "step 1 of 20" in rows[1]["note"] and "parted: different training" in text
-
-
 def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_path):
     names = ("crash", "one", "illegal", "alias", "dying", "two")
     text, rows = compare_fakes(project, tmp_path / "r", *names, expect=1)
