@@ -66,18 +66,6 @@ def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_p
     assert float(rows[1]["ratio"]) == 1  # the first row that finished is the reference
 
 
-def test_mistakes_end_in_one_line_before_anything_is_started(project):
-    for options, environment, message in (
-        (("--batch-size", 0), {}, "--batch-size 0: should be greater than 0"),
-        (("--run-dir", "x"), {}, "Unknown option: --run-dir."),
-        (("--implementations", "one"), {"LOCAL_RANK": "1"}, "LOCAL_RANK 1: "),  # set by a launcher
-    ):
-        done = run(sys.executable, "compare.py", *options, cwd=project, expect=2, **environment)
-        assert done.stdout == "" and done.stderr.startswith(f"compare.py: error: {message}")
-        assert len(done.stderr.splitlines()) == 1
-    assert not (project / "results").exists()
-
-
 def test_every_implementation_can_have_its_own_interpreter(project, tmp_path):
     own, broken = tmp_path / "own", tmp_path / "broken"
     own.write_text(f'#!/bin/sh\necho mine > "{tmp_path}/used"\nexec "{sys.executable}" "$@"\n')
