@@ -19,15 +19,14 @@ def parse() -> argparse.Namespace:
     start = commands.add_parser("start", help="write NAME.py, with gaps to be filled, into this folder")
     start.add_argument("name", choices=ACTIVITIES, metavar="NAME")
     check = commands.add_parser("check", help="check a work: a line for each check, and a hint where it fails")
-    check.add_argument("name", nargs="?", choices=ACTIVITIES, metavar="NAME")
+    which = check.add_mutually_exclusive_group(required=True)
+    which.add_argument("name", nargs="?", choices=ACTIVITIES, metavar="NAME")
+    which.add_argument("--all", action="store_true", help="check the solutions of all activities")
     check.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the work; by default NAME.py in this folder")
     check.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML, too")
-    check.add_argument("--all", action="store_true", help="check the solutions of all activities")
     copy = commands.add_parser("release", help="for instructors: copy the project without solutions and answers")
     copy.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
     options = parser.parse_args()
-    if options.command == "check" and (options.name is None) != options.all:
-        check.error("name one activity, or give --all")
     if options.command == "check" and options.all and options.junit:
         check.error(f"--junit {options.junit}: goes with one activity alone")
     return options

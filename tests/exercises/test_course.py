@@ -98,7 +98,7 @@ def test_mistakes_in_the_command_are_one_line(tmp_path):
     for words, message in {
         "start ddp": "start ddp: ddp.py exists and is left as it is; rename it to start again",
         "check smpler": "argument NAME: invalid choice: 'smpler' (choose from 'one_device', 'ddp'",
-        "check": "name one activity, or give --all",
+        "check": "one of the arguments NAME --all is required",
         "check --all --junit x.xml": "--junit x.xml: goes with one activity alone",
         "check sampler": "sampler.py: there is no such file (python -m exercises start sampler writes sampler.py)",
         f"release {REPOSITORY}/x": f"release {REPOSITORY}/x: must be a new folder outside the project",
