@@ -24,22 +24,15 @@ from torchmetrics.classification import MulticlassAccuracy
 from common.platform.machine import num_cores
 from exercises.data import NAMES, Examples, load_examples
 
-
-def positive(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError
-    return int(text)
-
-
 parser = argparse.ArgumentParser(prog="PTL_multiGPU", description="A CNN on several devices in Lightning.")
 parser.add_argument("--dataset", default="digits", choices=NAMES)
 parser.add_argument("--data-dir", default="data", help="where data sets lie")
-parser.add_argument("--epochs", type=positive, default=10)
-parser.add_argument("--batch-size", type=positive, default=64, help="of all devices together")
+parser.add_argument("--epochs", type=int, default=10)
+parser.add_argument("--batch-size", type=int, default=64, help="of all devices together")
 parser.add_argument("--learning-rate", type=float, default=0.05)
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--devices", type=positive, default=1, help="on each node")
-parser.add_argument("--nodes", type=positive, default=1)
+parser.add_argument("--devices", type=int, default=1, help="on each node")
+parser.add_argument("--nodes", type=int, default=1)
 
 Loader = DataLoader[tuple[torch.Tensor, ...]]
 

@@ -5,13 +5,10 @@ import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 import argparse
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from common.platform.ending import as_program
 from common.platform.errors import UserError
-from common.platform.machine import num_cores
 from exercises.course import ACTIVITIES, FOLDER, PROJECT, load_factor, release, start_text
 
 
@@ -22,15 +19,14 @@ def parse() -> argparse.Namespace:
     start = commands.add_parser("start", help="write NAME.py, with gaps to be filled, into this folder")
     start.add_argument("name", choices=ACTIVITIES, metavar="NAME")
     check = commands.add_parser("check", help="check a work: a line for each check, and a hint where it fails")
-    check.add_argument("name", nargs="?", choices=ACTIVITIES, metavar="NAME")
+    which = check.add_mutually_exclusive_group(required=True)
+    which.add_argument("name", nargs="?", choices=ACTIVITIES, metavar="NAME")
+    which.add_argument("--all", action="store_true", help="check the solutions of all activities")
     check.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the work; by default NAME.py in this folder")
     check.add_argument("--junit", type=Path, metavar="FILE", help="write the results as JUnit XML, too")
-    check.add_argument("--all", action="store_true", help="check the solutions of all activities")
     copy = commands.add_parser("release", help="for instructors: copy the project without solutions and answers")
     copy.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
     options = parser.parse_args()
-    if options.command == "check" and (options.name is None) != options.all:
-        check.error("name one activity, or give --all")
     if options.command == "check" and options.all and options.junit:
         check.error(f"--junit {options.junit}: goes with one activity alone")
     return options
@@ -45,37 +41,18 @@ def start(name: str) -> None:
     print(f"{name}.py is written. Fill its gaps, then: python -m exercises check {name}")
 
 
-def run_checks(name: str, work: Path, junit: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs an activity's checks on a file, with options of subprocess.run."""
+def check(name: str, work: Path, junit: Path | None = None) -> bool:
+    """Runs an activity's checks on a file in a process of their own; returns whether all have passed."""
+    if not work.is_file():
+        written = f"python -m exercises start {name} writes {name}.py"
+        raise UserError(f"check {name}: {work}: there is no such file ({written})")
+    print(f"{name}: {work}", flush=True)
     limit = [f"--timeout={60 * load_factor():.0f}", "--timeout-method=signal"]  # for work that never ends
     words = "-qq -rN --tb=short -p no:warnings -p no:cacheprovider -o addopts= -o console_output_style=classic --brief"
     results = [f"--junit-xml={junit.resolve()}"] if junit else []
     files = [f"--work={work.resolve()}", str(FOLDER / name / "test_work.py")]
     command = [sys.executable, "-m", "pytest", *words.split(), *limit, *results, *files]
-    return subprocess.run(command, cwd=PROJECT, check=False, **options)
-
-
-def check(name: str, work: Path, junit: Path | None) -> int:
-    if not work.is_file():
-        written = "" if work.exists() else f" (python -m exercises start {name} writes {name}.py)"
-        raise UserError(f"check {name}: {work}: there is no such file{written}")
-    print(f"{name}: {work}", flush=True)
-    return int(run_checks(name, work, junit).returncode != 0)
-
-
-def check_all() -> int:
-    """Checks the solution of each activity in a process of its own, as many at once as there are cores."""
-
-    def one(name: str) -> subprocess.CompletedProcess[str]:
-        return run_checks(name, FOLDER / name / "work.py", capture_output=True, text=True)
-
-    failed = 0
-    with ThreadPoolExecutor(num_cores()) as pool:
-        for name, done in zip(ACTIVITIES, pool.map(one, ACTIVITIES), strict=True):
-            print(f"{name}\n{done.stdout.rstrip()}\n{done.stderr}", end="", flush=True)
-            failed += done.returncode != 0
-    print(f"{len(ACTIVITIES) - failed} of {len(ACTIVITIES)} activities passed")
-    return int(failed > 0)
+    return subprocess.run(command, cwd=PROJECT, check=False).returncode == 0
 
 
 def main() -> int:
@@ -88,9 +65,12 @@ def main() -> int:
         start(options.name)
     elif options.command == "release":
         print(f"{options.folder}: {release(options.folder.resolve())} files")
+    elif options.all:
+        passed = [check(name, FOLDER / name / "work.py") for name in ACTIVITIES]
+        print(f"{sum(passed)} of {len(passed)} activities passed")
+        return int(not all(passed))
     else:
-        work = options.file or Path(f"{options.name}.py")
-        return check_all() if options.all else check(options.name, work, options.junit)
+        return int(not check(options.name, options.file or Path(f"{options.name}.py"), options.junit))
     return 0
 
 

@@ -194,12 +194,15 @@ def copy_code(folder):
     return folder
 
 
+def replace_in(path, before, after):
+    source = path.read_text()
+    assert before in source, f"{path}: {before}"
+    path.write_text(source.replace(before, after))
+
+
 def changed_code(folder, file, before, after):
     """Copies the code as `copy_code` does and replaces `before` by `after` in one file; returns the folder."""
-    path = copy_code(folder) / file
-    source = path.read_text()
-    assert before in source, f"{file}: {before}"
-    path.write_text(source.replace(before, after))
+    replace_in(copy_code(folder) / file, before, after)
     return folder
 
 
@@ -223,7 +226,6 @@ FAKES = {
     "one": "run('one')",
     "two": "run('two')",
     "alias": "run('one')  # a copy in which one has forgotten to change the name",
-    "parted": "run('parted', loss_factor=1.001)",
     "busy": "run('busy', others=lambda config: 0.5 * (config.run_dir.parent.name == 'round-1'))",
     "hang": "run('hang', at_step=(30, hang))",
     "dying": "run('dying', at_step=(30, lambda: os.kill(os.getpid(), signal.SIGKILL)))",

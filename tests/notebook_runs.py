@@ -8,10 +8,11 @@ from nbclient import NotebookClient
 
 
 def run_notebook(path):
-    """Runs a notebook and returns all outputs of its code cells, in order. Fails if a cell fails."""
+    """Runs a notebook; returns all outputs of its code cells, and what they print. Fails if a cell fails."""
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(path.parent)}}).execute()
-    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    return outputs, "".join(one.text for one in outputs if one.output_type == "stream" and one.name == "stdout")
 
 
 def assert_paired(path):

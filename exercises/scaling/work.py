@@ -30,12 +30,10 @@ def read_seconds(folder: Path) -> dict[str, Seconds]:
         raise SystemExit(f"{folder}: needs runs of the same work (--scaling strong)")
     found = {}
     for names, of_row in runs.groupby(["implementation", "mode"], sort=False):
-        by_devices = {int(devices): list(rows["training_seconds"]) for devices, rows in of_row.groupby("devices")}
-        if 1 not in by_devices:
-            raise SystemExit(f"{folder}: {' '.join(names)} needs runs with 1 device, too, not only {[*by_devices]}")
-        # compare.py repeats rounds that other programs disturb, at the end: each gets as many rounds, the latest.
-        fewest = min(map(len, by_devices.values()))
-        found[" ".join(names)] = {devices: rounds[-fewest:] for devices, rounds in by_devices.items()}
+        rounds = of_row.pivot(index=["seed", "round"], columns="devices", values="training_seconds").dropna()
+        if 1 not in rounds:
+            raise SystemExit(f"{folder}: {' '.join(names)} needs runs with 1 device, too")
+        found[" ".join(names)] = rounds.to_dict("list")
     return found
 
 
@@ -113,8 +111,7 @@ def main() -> None:
             print(f"{devices:11} {seconds[devices]:8.2f} {speed_ups[devices]:9.2f} {share:11.0%}")
         share = serial_share(seconds)
         print(f"serial share {share:.1%}; 8 devices would be {predict(share, 8):.1f} times as fast as one")
-        # read_seconds has checked that there are as many rounds for each number of devices.
-        by_round = [dict(zip(rounds, times, strict=True)) for times in zip(*rounds.values(), strict=False)]
+        by_round = [dict(zip(rounds, times, strict=True)) for times in zip(*rounds.values(), strict=True)]
         shares = sorted(serial_share(seconds) for seconds in by_round)
         print(f"of the single rounds: {', '.join(f'{share:.1%}' for share in shares)}")
 

@@ -4,16 +4,8 @@ import json
 import sys
 
 import pytest
-from conftest import CPU, changed_code, compare, read_csv, run
+from conftest import CPU, changed_code, compare, read_csv, replace_in, run
 from made_up import comparison
-
-
-def add(project, file, text, before):
-    """Puts `text` before another text of a file of the project."""
-    source = (project / file).read_text()
-    assert before in source
-    (project / file).write_text(source.replace(before, text + before))
-
 
 COLUMNS = "    # --- Columns: speed ---\n"
 COLUMN = '''
@@ -39,6 +31,7 @@ def test_a_new_column_is_stored_and_shown_everywhere(tmp_path):
     assert "<td>2 runs</td>" in page
 
 
+NEXT_OPTION = "    batch_size: Number = option("
 OPTIONS = """\
     mixup: float = option("regularisation", 0.0, ge=0, lt=1, description="blend each image with another one")
     journal: str | None = option("logging", None, description="also keep a journal")
@@ -47,7 +40,7 @@ OPTIONS = """\
 
 @pytest.mark.slow
 def test_compare_treats_a_new_option_as_its_kind_asks_for(project, tmp_path):
-    add(project, "common/spec/options.py", OPTIONS, before="    batch_size: Number = option(")
+    replace_in(project / "common/spec/options.py", NEXT_OPTION, OPTIONS + NEXT_OPTION)
     output, options = tmp_path / "r", ("--implementations", "one", "--max-steps", 20, "--sweep", "batch-size=20,30")
     options = (*options, "--sweep-learning-rate", 0.1, 0.2)
     refused = run(sys.executable, "compare.py", "--mixup", 1, cwd=project, expect=2)
@@ -67,6 +60,7 @@ def test_compare_treats_a_new_option_as_its_kind_asks_for(project, tmp_path):
     assert "--mixup 0.1: the comparison in" in resumed.stderr
 
 
+NEXT_LINE = '    "pt": Implementation('
 LINE = '    "np": Implementation("Numpy", "loop written out", "numpy"),\n'
 SHORT = (*CPU, "--train-size", 300, "--epochs", 2, "--batch-size", 64, "--nesterov", "true", "--weight-decay", 1e-3)
 
@@ -74,7 +68,7 @@ SHORT = (*CPU, "--train-size", 300, "--epochs", 2, "--batch-size", 64, "--nester
 @pytest.mark.slow
 def test_a_new_framework_is_a_row_that_is_proved_to_be_the_same_training(project, tmp_path):
     """The framework is numpy (tests/fakes/np_impl)."""
-    add(project, "common/implementations.py", LINE, before='    "pt": Implementation(')
+    replace_in(project / "common/implementations.py", NEXT_LINE, LINE + NEXT_LINE)
     text, rows = compare(tmp_path / "r", "--implementations", "pt", "numpy", *SHORT, cwd=project)
     assert "same training: yes, proved in 64-bit runs" in text and "Numpy" in text
     assert [(row["implementation"], row["status"], row["same_training"]) for row in rows] == [

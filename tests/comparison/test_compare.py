@@ -53,12 +53,6 @@ def test_rows_share_a_table_that_is_written_in_three_forms(project, tmp_path):
     assert written.replace("|", " ").split() == shown
 
 
-def test_a_different_training_gets_no_ratio_and_says_where_it_parts(project, tmp_path):
-    text, rows = compare_fakes(project, tmp_path / "r", "one", "parted", "two", expect=1)
-    assert statuses(rows) == {"one": "ok", "parted": "different training", "two": "ok"} and rows[1]["ratio"] == ""
-    assert "step 1 of 20" in rows[1]["note"] and "parted: different training" in text
-
-
 def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_path):
     names = ("crash", "one", "illegal", "alias", "dying", "two")
     text, rows = compare_fakes(project, tmp_path / "r", *names, expect=1)
@@ -70,18 +64,6 @@ def test_a_failure_is_a_row_that_says_so_and_the_others_still_run(project, tmp_p
     assert "ended by signal 9" in rows[4]["note"] and int(rows[5]["num_turns"]) >= 10  # one dies in its turn
     assert "crash: failed" in text and str(run_dir(tmp_path / "r", "crash") / "log.txt") in text
     assert float(rows[1]["ratio"]) == 1  # the first row that finished is the reference
-
-
-def test_mistakes_end_in_one_line_before_anything_is_started(project):
-    for options, environment, message in (
-        (("--batch-size", 0), {}, "--batch-size 0: should be greater than 0"),
-        (("--run-dir", "x"), {}, "Unknown option: --run-dir."),
-        (("--implementations", "one"), {"LOCAL_RANK": "1"}, "LOCAL_RANK 1: "),  # set by a launcher
-    ):
-        done = run(sys.executable, "compare.py", *options, cwd=project, expect=2, **environment)
-        assert done.stdout == "" and done.stderr.startswith(f"compare.py: error: {message}")
-        assert len(done.stderr.splitlines()) == 1
-    assert not (project / "results").exists()
 
 
 def test_every_implementation_can_have_its_own_interpreter(project, tmp_path):

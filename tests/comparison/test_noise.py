@@ -19,9 +19,6 @@ class Machine:
       between: standard deviation between processes of the same program.
       noise: standard deviation of a turn's own noise, which is lognormal.
       correlated: autocorrelation of that noise from cycle to cycle.
-      stalls: share of the turns that stall, by 0.5 on average, exponentially distributed.
-      walk: standard deviation of the machine's random walk from one turn to the next.
-      wave: amplitude of its sinusoid, with a period of 20 to 200 turns; 0.35 is a factor of two in 2 to 20 seconds.
       bursts: share of the turns that other programs slow, 1.2 to 3 times, in bursts of three turns on average.
       seen: share of these turns in which the load meter sees them.
     """
@@ -29,41 +26,29 @@ class Machine:
     between: float = 0.02
     noise: float = 0.1
     correlated: float = 0.0
-    stalls: float = 0.02
-    walk: float = 0.02
-    wave: float = 0.35
     bursts: float = 0.0
     seen: float = 1.0
 
     def round(self, rng, cycles, ratio):
         """Speeds of an implementation and of a reference in each cycle, and the share of the cores others used."""
-        order = _orders(rng, cycles)
+        # 0 or 1 for each row in each cycle: whether it is first or second; even cycles reverse the order before them.
+        first = rng.integers(0, 2, cycles)
+        first[1::2] = 1 - first[::2]
+        order = np.stack([first, 1 - first], axis=1)
         slots = np.arange(2 * cycles)
-        course = rng.normal(0, self.walk, 2 * cycles).cumsum()
-        course += self.wave * np.sin(2 * np.pi * (slots / rng.uniform(20, 200) + rng.random()))
+        # The machine's random walk, and its sinusoid: 0.35 is a factor of two in 2 to 20 seconds.
+        course = rng.normal(0, 0.02, 2 * cycles).cumsum()
+        course += 0.35 * np.sin(2 * np.pi * (slots / rng.uniform(20, 200) + rng.random()))
         own = rng.normal(0, self.noise, (cycles, 2))
         for cycle in range(1, cycles) if self.correlated else ():
             own[cycle] = self.correlated * own[cycle - 1] + np.sqrt(1 - self.correlated**2) * own[cycle]
-        own += rng.exponential(0.5, (cycles, 2)) * (rng.random((cycles, 2)) < self.stalls)
-        hit = _in_bursts(rng, 2 * cycles, self.bursts)
+        own += rng.exponential(0.5, (cycles, 2)) * (rng.random((cycles, 2)) < 0.02)  # a turn in fifty stalls
+        hit = np.convolve(rng.random(2 * cycles) < self.bursts / 3, np.ones(3))[: 2 * cycles] > 0
         others = hit * rng.uniform(np.log(1.2), np.log(3), 2 * cycles)
         load = hit * (rng.random(2 * cycles) < self.seen) * 0.5
         place = 2 * np.arange(cycles)[:, None] + order
         durations = own + (course + others)[place] + rng.normal(0, self.between, 2)
         return np.array([ratio, 1.0]) * np.exp(-durations), load[place]
-
-
-def _orders(rng, cycles):
-    """0 or 1 for each row in each cycle: whether it is first or second; even cycles reverse the order before them."""
-    first = rng.integers(0, 2, cycles)
-    first[1::2] = 1 - first[: cycles - cycles % 2 : 2]
-    return np.stack([first, 1 - first], axis=1)
-
-
-def _in_bursts(rng, count, share, length=3):
-    """For each turn whether it is in a burst."""
-    begins = rng.random(count) < share / length
-    return np.convolve(begins, np.ones(length))[:count] > 0
 
 
 def in_turns(rng, machine, ratio, cycles, repeats, within=None):

@@ -17,8 +17,7 @@ def test_it_runs(tmp_path, monkeypatch):
     comparison(tmp_path / "earlier", lambda job: MadeUp(speed=500.0), **options)
     monkeypatch.setenv("COMPARISON", str(tmp_path))
     monkeypatch.setenv("EARLIER", str(tmp_path / "earlier"))
-    outputs = run_notebook(NOTEBOOK)
-    printed = "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+    outputs, printed = run_notebook(NOTEBOOK)
     assert printed.startswith(tmp_path.name) and all(line in printed for line in found.warnings)
     tables = [output.data["text/plain"] for output in outputs if output.output_type == "execute_result"]
     speed = found.rows["images_per_second"][0]

@@ -10,9 +10,6 @@ from made_up import MadeUp, answers, comparison, made_up_turns, report
 from PIL import Image
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-# No network traffic of Chromium's own, and the flags that it needs in containers and as root.
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-sync"]
-FLAGS += ["--disable-component-update", "--no-first-run"]
 
 CHARTS = {"loss", "accuracy", "throughput", "breakdown"}
 SWEEP_CHARTS = {"sweep-speed-up", "sweep-images-per-second", "sweep-final-accuracy"}
@@ -78,7 +75,7 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM)
         yield chromium
         chromium.close()
 

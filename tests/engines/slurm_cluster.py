@@ -7,18 +7,17 @@ Needs root and Debian's packages slurmctld, slurmd, slurm-client and munge. All 
 sockets, configuration, state, logs. For Slurm each node has 16 CPUs and two GPUs, whatever the machine has.
 """
 
-import argparse
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "scancel")
 MOST_SECONDS = 60  # for a start, and for jobs to end
 
 CONFIGURATION = """\
@@ -58,13 +57,9 @@ PartitionName=all Nodes=ALL Default=YES
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A Slurm cluster of two nodes on this one machine.")
-    parser.add_argument("action", choices=("start", "stop"))
-    parser.add_argument("folder", type=Path, help="where everything of the cluster lies")
-    options = parser.parse_args()
-    folder = options.folder.resolve()
+    action, folder = sys.argv[1], Path(sys.argv[2]).resolve()
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
-    if options.action == "start":
+    if action == "start":
         start(folder)
         print(f"export SLURM_CONF={folder}/slurm.conf")
     else:
@@ -73,11 +68,6 @@ def main() -> None:
 
 def start(folder: Path) -> None:
     os.environ["PATH"] += ":/usr/sbin:/sbin"  # the folders of the daemons, which not every PATH has
-    for program in PROGRAMS:
-        if shutil.which(program) is None:
-            raise SystemExit(f"error: {program} is missing: apt-get install slurmctld slurmd slurm-client munge")
-    if os.geteuid() != 0:
-        raise SystemExit("error: must be root: slurmd starts the processes of jobs for others")
     configure(folder)
     # --force: other users need no access to the socket's folder.
     munged = f"munged --force --key-file={folder}/munge.key --seed-file={folder}/munge.seed"
@@ -99,10 +89,9 @@ def configure(folder: Path) -> None:
     key = folder / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(128))
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]  # open together, so the ports differ
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
+    with ExitStack() as opened:  # together, so the ports differ
+        sockets = [opened.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ports = [each.getsockname()[1] for each in sockets]
     values = {"folder": folder, "host": socket.gethostname().partition(".")[0], "ports": ports}
     configuration = CONFIGURATION.format(**values, first_job=random.randrange(1, 1_000_000))
     (folder / "slurm.conf").write_text(configuration)

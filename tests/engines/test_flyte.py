@@ -7,9 +7,10 @@ import sys
 import pytest
 from conftest import REPOSITORY, run
 
-needs_flyte = pytest.mark.skipif(
-    importlib.util.find_spec("flyte") is None, reason="pip install -r requirements/flyte.txt"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("flyte") is None, reason="pip install -r requirements/flyte.txt"),
+]
 
 RUN_HERE = """
 import json, sys, flyte, pandas as pd
@@ -64,8 +65,6 @@ def program(text, folder, *words):
     return run(sys.executable, "-c", text, *words, cwd=folder, **path).stdout.splitlines()
 
 
-@pytest.mark.slow
-@needs_flyte
 def test_the_workflow_runs_here_and_the_three_are_in_lockstep(tmp_path):
     found = json.loads(program(RUN_HERE, tmp_path)[-1])
     assert [line["implementation"] for line in found["table"]] == ["tf", "pt", "ptl"]
@@ -78,8 +77,6 @@ def test_the_workflow_runs_here_and_the_three_are_in_lockstep(tmp_path):
 TABLES = {"tables.compare", "tables.compare_all"}
 
 
-@pytest.mark.slow
-@needs_flyte
 def test_what_a_cluster_is_asked_for(tmp_path):
     tasks = {task["id"]["name"]: task for task in json.loads(program(WRITE_DOWN, tmp_path)[-1])}
     assert tasks.keys() == {"tensorflow.train_tf", "pytorch.train_pt", "pytorch.train_ptl", *TABLES}
@@ -95,8 +92,6 @@ def test_what_a_cluster_is_asked_for(tmp_path):
         assert name in TABLES or task["metadata"]["retries"] == {"retries": 3}
 
 
-@needs_flyte
-@pytest.mark.slow
 def test_a_second_attempt_goes_on_where_the_first_one_was(tmp_path):
     lines = program(TWO_ATTEMPTS, tmp_path, tmp_path / "first", tmp_path / "second")
     ((none, first), (resumed_from, second)) = [map(int, line.split()) for line in lines if line[0].isdigit()]

@@ -13,6 +13,7 @@ from launch.make import job_files
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
+ON_CPUS = ("--gpus-per-node=0", "--time=10")
 TRAINING = (*CPU, "--dataset", "digits", "--precision", 64, "--epochs", 8, "--batch-size", 32)
 
 
@@ -58,7 +59,7 @@ def job_state(number, slurm):
 def submit(slurm, folder, *words, **environment):
     """Runs `sbatch words` and returns the job's number. The job writes to the file `output` in `folder`."""
     environment = {**slurm, "PATH": f"{Path(sys.executable).parent}:{slurm['PATH']}", **environment}
-    done = run("sbatch", "--parsable", f"--output={folder / 'output'}", "--gpus-per-node=0", *words, **environment)
+    done = run("sbatch", "--parsable", f"--output={folder / 'output'}", *words, **environment)
     return done.stdout.strip()
 
 
@@ -78,7 +79,7 @@ def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path,
     alone = tmp_path / "alone"
     run(*program_of(implementation), *TRAINING, "--run-dir", alone)
     run_dir = tmp_path / "run"
-    options = ("--ntasks-per-node=2", "--time=10", f"launch/slurm/{implementation}.slurm", *TRAINING)
+    options = ("--ntasks-per-node=2", *ON_CPUS, f"launch/slurm/{implementation}.slurm", *TRAINING)
     path = f"{Path(interpreter_of(implementation)).parent}:{slurm_cluster['PATH']}"
     number = submit(slurm_cluster, tmp_path, *options, RUN_DIR=str(run_dir), PATH=path)
     wait_for(lambda: steps_taken(run_dir) > 50, 120)
@@ -100,7 +101,7 @@ def test_a_job_that_is_signalled_comes_back_and_goes_on(slurm_cluster, tmp_path,
 def test_a_comparison_of_one_and_of_two_nodes_is_one_job(slurm_cluster, tmp_path):
     options = ("--implementations", "tf", "pt", "ptl", "--mode", "plain", "--sweep", "num-nodes=1,2")
     options = (*options, "--scaling", "strong", "--epochs", 1, "--devices", 1, *CPU, "--repeats", 1)
-    job = ("--nodes=2", "--time=10", "launch/slurm/compare.slurm", *options)
+    job = ("--nodes=2", *ON_CPUS, "launch/slurm/compare.slurm", *options)
     number = submit(slurm_cluster, tmp_path, *job, OUTPUT_DIR=str(tmp_path / "r"))
     assert wait_for_end(slurm_cluster, number) == "COMPLETED", (tmp_path / "output").read_text()
     rows = read_csv(tmp_path / "r" / "results.csv")

@@ -14,13 +14,7 @@ from conftest import REPOSITORY, run
 
 from exercises.course import ACTIVITIES, FOLDER, start_text
 
-SLOW = pytest.mark.slow
 PYTEST = (sys.executable, "-m", "pytest", "-o", "addopts=", "-p", "no:cacheprovider")
-
-
-def quick(*names):
-    """Every activity; all but a few are slow tests."""
-    return [pytest.param(name, marks=() if name in names else SLOW) for name in ACTIVITIES]
 
 
 def exercises(*words, cwd, expect=0):
@@ -39,7 +33,8 @@ def test_the_list_names_each_folder():
     assert {path.parent.name for path in FOLDER.glob("*/work.py")} == set(ACTIVITIES)
 
 
-@pytest.mark.parametrize("name", quick("sampler", "scaling"))
+@pytest.mark.quick("sampler", "scaling")
+@pytest.mark.parametrize("name", ACTIVITIES)
 def test_the_solution_passes_and_the_start_is_open(name, tmp_path):
     exercises("start", name, cwd=tmp_path)
     text = (tmp_path / f"{name}.py").read_text()
@@ -63,14 +58,16 @@ def test_a_failed_check_shows_yours_and_wanted_and_a_hint(tmp_path):
     assert (suite.get("tests"), suite.get("errors")) == ("5", "0") and int(suite.get("failures")) >= 1
 
 
+@pytest.mark.quick("name", "syntax", "rank")
 @pytest.mark.parametrize(
     ("name", "check", "old", "new", "line"),
     [
         ("scaling", "speed_up", "seconds[1] /", "second[1] /", r"line \d+, `return .*`: NameError: name 'second'"),
         ("scaling", "speed_up", "import", "(import", r"the file is not valid Python: line \d+: invalid syntax"),
         ("rank_zero", "one_message", "print(message", "print([][rank]", r"rank 0: line \d+, `print.*`: IndexError"),
-        pytest.param("rank_zero", "one_message", "print(message, flush=True", "time.sleep(1e4", "not done", marks=SLOW),
+        ("rank_zero", "one_message", "print(message, flush=True", "time.sleep(1e4", "not done"),
     ],
+    ids=["name", "syntax", "rank", "endless"],
 )
 def test_an_error_is_a_line_of_the_work(name, check, old, new, line, tmp_path):
     work, checks = changed(tmp_path, name, old, new), f"exercises/{name}/test_work.py::test_{check}"
@@ -82,10 +79,10 @@ def variants():
     for name in ACTIVITIES:
         for kind, entries in yaml.safe_load((FOLDER / name / "variants.yaml").read_text()).items():
             for entry in entries:
-                marks = () if name == "scaling" else SLOW
-                yield pytest.param(name, kind, entry, id=f"{name}-{entry['name']}", marks=marks)
+                yield pytest.param(name, kind, entry, id=f"{name}-{entry['name']}")
 
 
+@pytest.mark.quick("scaling")
 @pytest.mark.parametrize(("name", "kind", "entry"), list(variants()))
 def test_a_wrong_work_fails_its_check_and_a_right_one_passes(name, kind, entry, tmp_path):
     assert (FOLDER / name / "work.py").read_text().count(entry["old"]) == 1, f"not once in {name}/work.py"
@@ -101,7 +98,7 @@ def test_mistakes_in_the_command_are_one_line(tmp_path):
     for words, message in {
         "start ddp": "start ddp: ddp.py exists and is left as it is; rename it to start again",
         "check smpler": "argument NAME: invalid choice: 'smpler' (choose from 'one_device', 'ddp'",
-        "check": "name one activity, or give --all",
+        "check": "one of the arguments NAME --all is required",
         "check --all --junit x.xml": "--junit x.xml: goes with one activity alone",
         "check sampler": "sampler.py: there is no such file (python -m exercises start sampler writes sampler.py)",
         f"release {REPOSITORY}/x": f"release {REPOSITORY}/x: must be a new folder outside the project",
@@ -136,7 +133,8 @@ def run_commands(page, cwd=REPOSITORY):
     return [run(*shlex.split(command), cwd=cwd, **environment).stdout for command in commands]
 
 
-@pytest.mark.parametrize("name", quick("sampler"))
+@pytest.mark.quick("sampler")
+@pytest.mark.parametrize("name", ACTIVITIES)
 def test_the_commands_of_a_page_run(name, tmp_path):
     changed(tmp_path, name, "", "")
     (tmp_path / "compare.py").symlink_to(REPOSITORY / "compare.py")

@@ -36,8 +36,7 @@ def test_the_pages_commands_train_alike():
 def test_the_notebook_runs(monkeypatch):
     """With its own settings: ten epochs, and one device because no GPU is visible."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    outputs = run_notebook(NOTEBOOK)
-    printed = "".join(one.text for one in outputs if one.output_type == "stream" and one.name == "stdout")
+    _, printed = run_notebook(NOTEBOOK)
     assert printed.startswith("TensorFlow on 1 x cpu, batches of 64\n")
     assert len(accuracies(printed)) == 10 and accuracies(printed)[-1] > 97
 

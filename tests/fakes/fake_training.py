@@ -40,8 +40,8 @@ class Fake(Framework):
         pass
 
 
-def run(name, loss_factor=1.0, at_step=None, others=lambda config: 0.0):
-    """Trains nothing: the losses fall by a formula, times `loss_factor`.
+def run(name, at_step=None, others=lambda config: 0.0):
+    """Trains nothing: the losses fall by a formula.
 
     Args:
       at_step: the number of a step, and what happens after it.
@@ -65,7 +65,7 @@ def run(name, loss_factor=1.0, at_step=None, others=lambda config: 0.0):
                 for _ in experiment.plan.steps(epoch):
                     step += 1
                     time.sleep(TRAINING_SECONDS / experiment.plan.schedule_steps)
-                    recorder.step(2.3 * math.exp(-step / 100) * loss_factor, 1)
+                    recorder.step(2.3 * math.exp(-step / 100), 1)
                     if at_step and step == at_step[0]:
                         at_step[1]()
                 recorder.end_training()

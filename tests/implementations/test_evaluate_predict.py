@@ -28,9 +28,8 @@ def answers(*arguments, **options):
     return json.loads(use(*arguments, "--format", "json", **options).stdout)
 
 
-def images_of(run_dir):
-    """The run's test images."""
-    return load_dataset(TrainConfig(**{**read_result(run_dir).config.model_dump(), "run_dir": None})).test_images
+def dataset_of(run_dir):
+    return load_dataset(TrainConfig(**{**read_result(run_dir).config.model_dump(), "run_dir": None}))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +65,7 @@ def test_options_say_what_stands_in_no_file_beside_the_weights(weights, tmp_path
 
 def test_pictures_are_classified_as_in_training(weights, tmp_path):
     expected, paths = Predictions.read(weights.parent), [tmp_path / f"{index}.png" for index in range(4)]
-    for path, image in zip(paths, images_of(weights.parent), strict=False):
+    for path, image in zip(paths, dataset_of(weights.parent).test_images, strict=False):
         Image.fromarray(image).save(path)
     found = answers("predict", weights, "--images", *paths)
     assert [picture["image"] for picture in found] == list(map(str, paths))
@@ -94,7 +93,7 @@ def test_pictures_are_brought_to_the_range_of_the_data_set(tmp_path):
     """The pixels of the digits go from 0 to 16, and those of image files from 0 to 255."""
     folder = train("tf", tmp_path / "r", "--epochs", 2)
     expected, paths = Predictions.read(folder), [tmp_path / f"{index}.png" for index in range(3)]
-    for path, image in zip(paths, images_of(folder)[..., 0], strict=False):
+    for path, image in zip(paths, dataset_of(folder).test_images[..., 0], strict=False):
         Image.fromarray(np.round(image * (255 / 16)).astype(np.uint8)).save(path)
     found = answers("predict", folder / "model.safetensors", "--images", *paths, implementation="tf")
     assert [one["score"] for one in found] == pytest.approx(expected.scores[:3].tolist(), rel=1e-5)
@@ -140,8 +139,7 @@ def save_arrays(folder, dataset, names):
 
 
 def test_classes_and_normalisation_are_those_of_the_training(weights, tmp_path):
-    result = read_result(weights.parent)
-    dataset = load_dataset(TrainConfig(**{**result.config.model_dump(), "run_dir": None}))
+    result, dataset = read_result(weights.parent), dataset_of(weights.parent)
     same, other = (save_arrays(tmp_path / names, dataset, names) for names in ("0123456789", "012X456789"))
     found = answers("evaluate", weights, *same)
     assert found["test_correct"] == result.test_correct

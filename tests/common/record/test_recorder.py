@@ -93,16 +93,8 @@ def test_start_up_training_and_evaluation_are_kept_apart(tmp_path, clock):
     assert result.images_per_second == pytest.approx(50 / 6)
     assert result.wall_seconds == clock.now - 100 and result.peak_memory_bytes == 7
     # Only the test's own clock advances: 10 seconds until the recorder is made, then 5 until the end of the first step.
-    phases = {
-        "imports": 10,
-        "data": 0,
-        "build": 5,
-        "training": 11,
-        "evaluation": 9,
-        "between": 250,
-        "rest": 50,
-        "waiting": 0,
-    }
+    phases = {"imports": 10, "data": 0, "build": 5, "training": 11, "evaluation": 9}
+    phases |= {"between": 250, "rest": 50, "waiting": 0}
     assert result.phase_seconds == phases and sum(phases.values()) == result.wall_seconds
     assert log.count("synchronize") == 2 + 3  # after the first step, after warm-up, at the end of each epoch
     assert [item for item in log if item != "synchronize"] == [("fetch", 4)] * 3
