@@ -36,10 +36,6 @@ class Backend(Framework):
     def resolve(self, config: TrainConfig) -> TrainConfig:
         """`config` with its devices, threads and settings resolved. Raises UserError if they are not available."""
 
-    def make_experiment(self, config: TrainConfig) -> Experiment:
-        """The experiment of a resolved configuration, with its checkpoint. Raises UserError if it can't be trained."""
-        return with_checkpoint(Experiment.make(config))
-
     @abstractmethod
     def join(self, experiment: Experiment, launch: Launch) -> None:
         """Sets this process up as a part of the run: devices, threads, strategy or process group."""
@@ -51,7 +47,7 @@ class Backend(Framework):
         launch = Launch.read()
         timeline = Timeline.begin(launch.first_pid)
         timeline.enter("data")
-        experiment = self.make_experiment(self.resolve(config))
+        experiment = with_checkpoint(Experiment.make(self.resolve(config)))
         timeline.enter("build")
         self.join(experiment, launch)
         if launch.is_first:

@@ -228,13 +228,16 @@ def tutorial_obstacle(config: TrainConfig) -> str | None:
     return None
 
 
-def gpu_settings(config: TrainConfig) -> Settings:
-    """What `--mode tuned` makes of settings left at auto on a GPU.
+def tuned_settings(config: TrainConfig) -> Settings:
+    """What `--mode tuned` makes of settings left at auto. On the CPU nothing is compiled: it was slower.
 
-    A step of a small network takes so short a time that conversions to bfloat16, which are further kernels, cost more
-    than they save: docs/performance.md, "GPU".
+    On a GPU, a step of a small network takes so short a time that conversions to bfloat16, which are further kernels,
+    cost more than they save: docs/performance.md, "GPU". Strategy dp does not have them, see `_check_devices`.
     """
-    return Settings("bf16-mixed" if config.model.startswith("resnet") else "32", tf32=True)
+    if "cpu" in config.stages_on:
+        return Settings("bf16-mixed" if bf16_helps(config) else "32")
+    in_half = config.model.startswith("resnet") and config.strategy != "dp"
+    return Settings("bf16-mixed" if in_half else "32", tf32=True)
 
 
 def bf16_helps(config: TrainConfig) -> bool:

@@ -17,7 +17,6 @@ from common.spec.batches import EVAL_BATCH_SIZE, epoch_order, shards
 from common.spec.randomness import STREAM_AUGMENTATION, positions, visits
 from jax_impl.precision import DTYPES
 from jax_impl.randomness import philox
-from jax_impl.replicas import local_rows
 
 
 class Batch(NamedTuple):
@@ -104,9 +103,8 @@ class Batches:
         real = places < bounds[:, :, 1:2]  # not padding
         of_batches = order[np.where(real, places, 0)].reshape(len(bounds), -1)
         real = real.reshape(len(bounds), -1)
-        if self.trains:
-            return of_batches, (real / bounds[:, 0, 2:]).astype(self.dtype)
-        return of_batches, real.astype(self.dtype)
+        weights = real / bounds[:, 0, 2:] if self.trains else real
+        return of_batches, weights.astype(self.dtype)
 
     def epoch(self, epoch: int = 0) -> Iterator[Batch]:
         """The batches of an epoch of training, counted from 0, or of the test set."""
@@ -114,7 +112,8 @@ class Batches:
 
     def own(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Of rows (..., n) of a batch, those whose examples are on this process's devices."""
-        return rows[..., local_rows(rows.shape[-1], self.num_shards)]
+        size = self.shard_size * (self.num_shards // jax.process_count())
+        return rows[..., jax.process_index() * size : (jax.process_index() + 1) * size]
 
     def stored(self, visits: NDArray[np.int64]) -> tuple[Images, Labels]:
         """The images, (..., H, W, C), and labels, int64 (...), of visits (...)."""

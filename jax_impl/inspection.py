@@ -89,8 +89,7 @@ def watch_activations(network: Network, spec: NetworkSpec) -> Network:
 def predict(experiment: Experiment, weights: Weights) -> NDArray[np.floating]:
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
-    dtype = DTYPES[config.precision]
-    size = min(EVAL_BATCH_SIZE, len(images))
+    dtype, size = DTYPES[config.precision], EVAL_BATCH_SIZE
     prepare = Prepare(experiment, None)
 
     @nnx.jit
@@ -100,10 +99,5 @@ def predict(experiment: Experiment, weights: Weights) -> NDArray[np.floating]:
     with jax.default_device(jax.local_devices()[0]):
         network = make_network(experiment.network, config)
         load_weights(network, weights)
-        parts = []
-        for start in range(0, len(images), size):
-            part = np.asarray(images[start : start + size])
-            # All parts have the same size, so the function is compiled once.
-            padded = np.concatenate([part, np.zeros((size - len(part), *part.shape[1:]), part.dtype)])
-            parts.append(to_host(logits_of(network, jnp.asarray(padded)))[: len(part)])
-    return np.concatenate(parts)
+        parts = (jnp.asarray(images[start : start + size]) for start in range(0, len(images), size))
+        return np.concatenate([to_host(logits_of(network, part)) for part in parts])

@@ -109,7 +109,7 @@ def make_network(spec: NetworkSpec, config: TrainConfig, max_pool: Pool | None =
             case nnx.Dropout():
                 return Dropout(node.rate, config.seed, next(streams))
             case nnx.BatchNorm():
-                return BatchNorm(node.num_features, node.momentum, node.epsilon, config, dtype, compute_dtype)
+                return BatchNorm(node, config)
         return node
 
     def zeros(array: jax.ShapeDtypeStruct) -> jax.Array:
@@ -182,13 +182,12 @@ class BatchNorm(nnx.Module):
     where its shards are arrays of one mesh.
     """
 
-    def __init__(
-        self, channels: int, momentum: float, epsilon: float, config: TrainConfig, dtype: Any, compute_dtype: Any
-    ) -> None:
-        self.momentum, self.epsilon = momentum, epsilon
+    def __init__(self, layer: nnx.BatchNorm, config: TrainConfig) -> None:
+        channels, dtype = layer.num_features, DTYPES[config.precision]
+        self.momentum, self.epsilon = layer.momentum, layer.epsilon
         self.scale, self.offset = nnx.Param(jnp.ones(channels, dtype)), nnx.Param(jnp.zeros(channels, dtype))
         self.mean, self.variance = nnx.BatchStat(jnp.zeros(channels, dtype)), nnx.BatchStat(jnp.ones(channels, dtype))
-        self.dtype, self.compute_dtype = dtype, compute_dtype
+        self.dtype, self.compute_dtype = dtype, COMPUTE_DTYPES[config.precision]
         self.num_parts = 1 if config.sync_batchnorm else config.num_shards  # of a batch, each with its own statistics
 
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -1,6 +1,5 @@
-"""Precision in JAX: dtypes, settings left at auto, and PyTorch's loss scaling for float16."""
+"""Precision in JAX: dtypes, and PyTorch's loss scaling for float16."""
 
-import resource
 import sys
 from typing import Any
 
@@ -8,19 +7,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from common.resolve import Settings, gpu_settings
-from common.spec.options import TrainConfig
 from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
 
 # The dtype of weights, normalised images and losses; and the dtype that layers compute in.
 DTYPES: dict[str, Any] = {"32": jnp.float32, "64": jnp.float64, "bf16-mixed": jnp.float32, "16-mixed": jnp.float32}
 COMPUTE_DTYPES: dict[str, Any] = DTYPES | {"bf16-mixed": jnp.bfloat16, "16-mixed": jnp.float16}
-
-
-def tuned_settings(config: TrainConfig) -> Settings:
-    """What tuned mode makes of settings left at auto. On a GPU, gain of bf16-mixed: 0.58 (MNIST)."""
-    return gpu_settings(config) if config.accelerator == "gpu" else Settings()
 
 
 class LossScale(nnx.Module):
@@ -59,7 +51,5 @@ class LossScale(nnx.Module):
 if __name__ == "__main__":
     # `python -m jax_impl.precision bf16-mixed` exits with 0 if this processor can multiply in half precision. It is a
     # process of its own (common.platform.processor), since an instruction that the processor lacks ends the process.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here: no core file
-    for precision in sys.argv[1:]:
-        matrix = jnp.ones((64, 64), COMPUTE_DTYPES[precision])
-        jnp.matmul(matrix, matrix).block_until_ready()
+    matrix = jnp.ones((64, 64), COMPUTE_DTYPES[sys.argv[1]])
+    jnp.matmul(matrix, matrix).block_until_ready()

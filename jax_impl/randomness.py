@@ -5,10 +5,8 @@ import jax.numpy as jnp
 
 from common.spec.randomness import MULTIPLIERS, WORD, round_keys
 
-Words = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
-
-def philox(seed: int, visits: jax.Array, number: jax.Array | int, stream: int) -> Words:
+def philox(seed: int, visits: jax.Array, number: jax.Array | int, stream: int) -> tuple[jax.Array, ...]:
     """Four random words, int64 from 0 to 2^32 - 1, for each visit and number, whose shapes are broadcast.
 
     Used instead of jax.random, whose numbers depend on the shape that is drawn at once.

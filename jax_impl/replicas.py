@@ -82,12 +82,6 @@ def make_mesh(config: TrainConfig, launch: Launch) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(np.array(devices), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 
-def local_rows(count: int, num_shards: int) -> slice:
-    """Which of `count` rows, divided among all devices, are on this process's devices."""
-    own = count // num_shards * (num_shards // jax.process_count())
-    return slice(jax.process_index() * own, (jax.process_index() + 1) * own)
-
-
 def sum_over_processes(array: NDArray[Any]) -> NDArray[Any]:
     """The sum of every process's array. All processes must call it."""
     if jax.process_count() == 1:

@@ -9,7 +9,7 @@ from common.spec.state import TrainState
 from jax_impl.networks import Network
 from jax_impl.precision import LossScale
 from jax_impl.replicas import replicas_differ
-from jax_impl.weights import assign, canonical_name, get_weights, named_parameters, to_arrays, variables
+from jax_impl.weights import assign, canonical_name, get_weights, named_arrays, to_arrays, variables
 
 # Rule -> canonical name of a slot -> optax's name.
 ADAM = {"mean": "mu", "square": "nu"}
@@ -29,7 +29,8 @@ def get_state(
         slot: to_canonical(network.layout, to_arrays(own))
         for slot, own in slot_variables(experiment, optimizer).items()
     }
-    differ = tuple(name for name, variable in named_parameters(network).items() if replicas_differ(variable[...]))
+    trained = named_arrays(network, nnx.Param)
+    differ = tuple(name for name, variable in trained.items() if replicas_differ(variable[...]))
     return TrainState(step, get_weights(network), slots, scale.get_state() if scale else None, differ)
 
 

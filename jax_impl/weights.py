@@ -23,17 +23,12 @@ def get_weights(network: nnx.Module) -> Weights:
     return to_canonical(network.layout, to_arrays(named_arrays(network)))
 
 
-def named_arrays(network: nnx.Module) -> dict[str, nnx.Variable]:
-    """Canonical name -> variable, including the statistics of batch normalisation.
+def named_arrays(network: nnx.Module, kind: Any = (nnx.Param, nnx.BatchStat)) -> dict[str, nnx.Variable]:
+    """Canonical name -> variable of this kind; by default including the statistics of batch normalisation.
 
     In a network of the user's the name is that of its path; `layout` says which canonical values the variable has.
     """
-    return {canonical_name(path): variable for path, variable in variables(network, (nnx.Param, nnx.BatchStat))}
-
-
-def named_parameters(network: nnx.Module) -> dict[str, nnx.Variable]:
-    """Canonical name -> trained variable."""
-    return {canonical_name(path): variable for path, variable in variables(network, nnx.Param)}
+    return {canonical_name(path): variable for path, variable in variables(network, kind)}
 
 
 def canonical_name(path: tuple[Any, ...]) -> str:

@@ -5,4 +5,7 @@ import os
 from common.main import main
 
 backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
-main("keras" if backend == "tensorflow" else f"keras_{backend}", "keras_impl")
+if backend == "tensorflow":
+    main("keras")
+else:
+    main(f"keras_{backend}", "keras_impl", "on_one_device")

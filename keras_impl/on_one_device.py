@@ -171,7 +171,6 @@ class KerasOnOneDevice(Backend):
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         setup_process(experiment.config)
-        keras.config.set_floatx(DTYPES[experiment.config.precision])  # fit cuts arrays to it, whatever the policy
 
     def train(self, experiment: Experiment, recorder: Recorder) -> None:
         train(experiment, recorder)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from common.experiment import Experiment
 from keras_impl.train import Recording
 from keras_impl.tutorial import StepTotals
-from tf_impl.data import Shards
+from tf_impl.data import Shards, of_epoch
 from tf_impl.tutorial import Arrays
 
 
@@ -28,8 +28,7 @@ def make_dataset(experiment: Experiment, shards: Shards) -> tf.data.Dataset:
         inputs, labels = arrays.prepare(*arrays.gather(visits))
         return inputs, tf.one_hot(labels, experiment.network.num_classes) if smoothing else labels
 
-    visits = arrays.of_epoch(tf.data.Dataset.from_tensor_slices)
-    batches = visits.batch(shards.batch_size).map(batch).prefetch(tf.data.AUTOTUNE)
+    batches = of_epoch(shards.whole_batches).batch(shards.batch_size).map(batch).prefetch(tf.data.AUTOTUNE)
     options = tf.data.Options()
     # One process has all replicas; TensorFlow would warn that it can't divide a counted dataset among processes.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF

@@ -1,8 +1,6 @@
 """PyTorch, as `common.backend` sees it: it starts the replicas' processes, or joins those that torchrun has started."""
 
 import os
-import shlex
-import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -23,12 +21,11 @@ from common.record.checkpoints import with_checkpoint
 from common.record.recorder import Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
-from common.resolve import resolve_devices, resolve_settings
+from common.resolve import resolve_devices, resolve_settings, tuned_settings
 from common.spec.options import Strategy, TrainConfig
 from pt_impl import replicas
 from pt_impl.inspection import predict
 from pt_impl.parts import make_parts
-from pt_impl.precision import tuned_settings
 from pt_impl.profiling import TorchProfiler
 from pt_impl.train import train
 
@@ -52,7 +49,6 @@ class Torch(Backend):
             config, self.title, torch.cuda.device_count(), Launch.read(), self.strategies, torch.version.cuda
         )
         config = resolve_settings(config, tuned_settings(config))
-        check_compiler(config)
         if config.strategy == "pipeline" and config.precision == "16-mixed":
             raise UserError(
                 "--precision 16-mixed: not with --strategy pipeline, whose stages share no scale of the loss"
@@ -61,22 +57,11 @@ class Torch(Backend):
             raise UserError(
                 f"--save-first-batch true: not with --strategy {config.strategy}, whose processes don't see all layers"
             )
-        return config
-
-    def make_experiment(self, config: TrainConfig) -> Experiment:
-        """Like `Backend.make_experiment`. Raises UserError, too, if torch.compile would fail.
-
-        It fails with most networks if a replica has no examples.
-        """
-        experiment = Experiment.make(config)
-        starts, stops, _ = experiment.plan.shards(1, config.num_shards)[-1].T
-        if config.compile and config.model not in ("cnn", "lenet") and (starts == stops).any():
+        if config.compile and config.save_first_batch:
             raise UserError(
-                f"--compile true: a last batch of {stops[-1] - starts[0]} leaves some of {config.num_shards} replicas"
-                f" without examples, for which PyTorch can't compile {config.model}; another --batch-size, or"
-                " --compile false"
+                "--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false"
             )
-        return with_checkpoint(experiment)
+        return config
 
     def leave(self) -> None:
         if dist.is_initialized():
@@ -156,7 +141,7 @@ class PyTorch(Torch):
         experiment = None
         if self.rank == 0:
             try:
-                experiment = with_run_dir(self.make_experiment(config), self.name)
+                experiment = with_run_dir(with_checkpoint(Experiment.make(config)), self.name)
                 outcome = [experiment.config]
             except UserError as error:
                 outcome = [error]
@@ -166,7 +151,7 @@ class PyTorch(Torch):
                 raise outcome[0]
             sys.exit(outcome[0].exit_status)  # rank 0 prints why
         assert outcome[0] is not None
-        return experiment or self.make_experiment(outcome[0])
+        return experiment or with_checkpoint(Experiment.make(outcome[0]))
 
 
 def run_ranks(config: TrainConfig) -> None:
@@ -206,17 +191,6 @@ def run_rank(rank: int, config: TrainConfig) -> None:
     os.environ |= {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     with as_program("python -m pt_impl", shown=rank == 0):
         BACKEND.run(config)
-
-
-def check_compiler(config: TrainConfig) -> None:
-    """Raises UserError if torch.compile would find no C++ compiler, or if it is combined with --save-first-batch."""
-    if not config.compile:
-        return
-    compiler = shlex.split(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))[0]
-    if shutil.which(compiler) is None:
-        raise UserError(f"--compile true: PyTorch needs a C++ compiler, and {compiler} is not installed")
-    if config.save_first_batch:
-        raise UserError("--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false")
 
 
 BACKEND = PyTorch()

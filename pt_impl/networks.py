@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.nn.functional import all_reduce
 
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from common.spec.randomness import FIRST_DROPOUT, RESOLUTION, dropout_threshold
 from pt_impl.precision import DTYPES
 from pt_impl.randomness import philox
-from pt_impl.replicas import SumOverReplicas
 
 Criterion = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # of logits (n, classes) and labels (n,)
 DROPOUTS = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout
@@ -129,10 +129,10 @@ class SyncBatchNorm(nn.BatchNorm2d):
         if not self.training:
             return super().forward(images)
         images, dtype = images.to(self.weight.dtype), images.dtype  # in half precision sums would overflow
-        count = SumOverReplicas.apply(images.new_full((), images[:, 0].numel()))
-        mean = SumOverReplicas.apply(images.sum((0, 2, 3))) / count
+        count = all_reduce(images.new_full((), images[:, 0].numel()))
+        mean = all_reduce(images.sum((0, 2, 3))) / count
         centred = images - mean[:, None, None]
-        variance = SumOverReplicas.apply(centred.square().sum((0, 2, 3))) / count
+        variance = all_reduce(centred.square().sum((0, 2, 3))) / count
         with torch.no_grad():
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(variance * count / (count - 1), self.momentum)

@@ -55,7 +55,7 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
         set_state(experiment, network, optimizer, scaler)
 
     if config.mode == "tuned" and config.compile and not captured:
-        tuning.compile_ahead(model, autocast, train_batches, experiment.network.image_shape)
+        tuning.compile_ahead(model, autocast, train_batches)
 
     if config.strategy == "pipeline":
         stages = pipeline.Pipeline(network, rank, config, autocast)
@@ -68,7 +68,7 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
             backward = functools.partial(of_mode, model, criterion, unscaled, autocast, config, first_batch)
             save_first_batch(experiment, network, backward, recorder)
         if captured:
-            compute = tuning.CapturedPass(compute, model, train_batches, experiment.network.image_shape)
+            compute = tuning.CapturedPass(compute, model, train_batches)
         compute_scores = functools.partial(eval_step, network, make_criterion(experiment.network, "none"), autocast)
 
     def state_after(steps: int) -> TrainState:

@@ -1,12 +1,10 @@
-"""Precision in PyTorch: dtypes, settings left at auto, autocast, and PyTorch's loss scaling for float16."""
+"""Precision in PyTorch: dtypes, autocast, and PyTorch's loss scaling for float16."""
 
-import resource
 import sys
 import warnings
 
 import torch
 
-from common.resolve import Settings, bf16_helps, gpu_settings
 from common.spec.options import Precision, TrainConfig
 from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
@@ -14,15 +12,6 @@ from common.spec.update_rule import LossScaling
 # The dtype of weights, normalised images and losses; and the dtype that layers compute in, where it differs.
 DTYPES = {"32": torch.float32, "64": torch.float64, "bf16-mixed": torch.float32, "16-mixed": torch.float32}
 AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-
-
-def tuned_settings(config: TrainConfig) -> Settings:
-    """What tuned mode makes of settings left at auto. On the CPU nothing is compiled: it was slower."""
-    if config.strategy == "dp":
-        return Settings(tf32=True)  # see common.resolve
-    if "cpu" not in config.stages_on:
-        return gpu_settings(config)
-    return Settings("bf16-mixed") if bf16_helps(config) else Settings()
 
 
 def make_autocast(precision: Precision, device: torch.device) -> torch.autocast:
@@ -72,7 +61,5 @@ if __name__ == "__main__":
     # `python -m pt_impl.precision bf16-mixed` exits with 0 if this processor can multiply in half precision. It is a
     # process of its own (common.platform.processor), since an instruction that the processor lacks ends the process.
     # oneDNN multiplies with the instruction sets that it convolves with.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here: no core file
-    for precision in sys.argv[1:]:
-        matrix = torch.ones((64, 64), dtype=AUTOCAST[precision])
-        torch.matmul(matrix, matrix)
+    matrix = torch.ones((64, 64), dtype=AUTOCAST[sys.argv[1]])
+    torch.matmul(matrix, matrix)

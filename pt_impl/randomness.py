@@ -4,10 +4,8 @@ import torch
 
 from common.spec.randomness import MULTIPLIERS, WORD, round_keys
 
-Words = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
-
-def philox(seed: int, visits: torch.Tensor, number: torch.Tensor | int, stream: int) -> Words:
+def philox(seed: int, visits: torch.Tensor, number: torch.Tensor | int, stream: int) -> tuple[torch.Tensor, ...]:
     """Four random words, int64 from 0 to 2^32 - 1, for each visit and number, whose shapes are broadcast."""
     c0, c1, c2, c3 = visits & WORD, visits >> 32, torch.as_tensor(number, device=visits.device), stream
     for key0, key1 in round_keys(seed):

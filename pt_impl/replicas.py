@@ -3,7 +3,6 @@
 import os
 import socket
 import warnings
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -98,18 +97,6 @@ def sum_over_replicas(tensor: torch.Tensor) -> torch.Tensor:
     if dist.is_initialized():
         dist.all_reduce(tensor, op=dist.ReduceOp.SUM)
     return tensor
-
-
-class SumOverReplicas(torch.autograd.Function):
-    """The sum of every replica's tensor, as a part of a network. Its gradient is the sum of the replicas' gradients."""
-
-    @staticmethod
-    def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return sum_over_replicas(tensor.clone())
-
-    @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return sum_over_replicas(gradient.clone())
 
 
 def share_statistics(network: nn.Module) -> None:

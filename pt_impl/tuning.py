@@ -41,26 +41,17 @@ def compile_options(config: TrainConfig, captured: bool = False) -> dict[str, An
     return {"dynamic": False, "mode": "reduce-overhead" if graphs and not captured else "default"}
 
 
-def compile_ahead(
-    model: nn.Module, autocast: torch.autocast, loader: "TunedLoader", image_shape: tuple[int, ...]
-) -> None:
+def compile_ahead(model: nn.Module, autocast: torch.autocast, loader: "TunedLoader") -> None:
     """Compiles, during start-up, for both sizes of this rank's shards: that of a full batch and that of the last one.
 
     Every rank must call it, since gradients may be reduced.
     """
     for start, stop, count in loader.sampler.bounds()[[0, -1]].tolist():
-        inputs = blank_batch(loader, image_shape, stop - start, count).inputs
+        inputs = loader.blank_batch(stop - start, count).inputs
         for _ in range(3):  # CUDA graphs are captured in the second pass
             with autocast, statistics_kept(model):
                 model(inputs).sum().backward()
             model.zero_grad(set_to_none=True)
-
-
-def blank_batch(loader: "TunedLoader", image_shape: tuple[int, ...], size: int, count: int) -> Batch:
-    """A batch on the device to compile or to capture a pass with; `count`: see `Batch`."""
-    images = torch.zeros(size, *image_shape, dtype=loader.stored_type, device=loader.device)
-    zeros = torch.zeros(size, dtype=torch.int64, device=loader.device)
-    return Batch(loader.prepare(images, zeros), zeros.clone(), count)  # a network with dropout keeps its visits
 
 
 # --- The pass on a GPU ---
@@ -84,15 +75,13 @@ class CapturedPass:
       loader: of the training batches.
     """
 
-    def __init__(
-        self, compute: Callable[[Batch], Shares], model: nn.Module, loader: "TunedLoader", image_shape: tuple[int, ...]
-    ) -> None:
+    def __init__(self, compute: Callable[[Batch], Shares], model: nn.Module, loader: "TunedLoader") -> None:
         self.compute = compute
         self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Batch, Shares]] = {}
         for start, stop, count in loader.sampler.bounds().tolist():
             key = stop - start, count
             if key not in self.graphs:
-                self.graphs[key] = self.capture(model, blank_batch(loader, image_shape, *key))
+                self.graphs[key] = self.capture(model, loader.blank_batch(*key))
 
     def capture(self, model: nn.Module, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Shares]:
         """The graph, the batch it reads and the shares it writes. Passes before it choose algorithms, or compile."""
@@ -146,10 +135,16 @@ class TunedLoader:
 
     def __init__(self, images: Images, sampler: ShardSampler, prepare: Prepare) -> None:
         self.sampler, self.prepare, self.device = sampler, prepare, prepare.shift.device
-        self.stored_type = torch.from_numpy(images[:1].copy()).dtype
+        self.blank_image = torch.zeros_like(torch.from_numpy(images[:1].copy()), device=self.device)
 
     def __len__(self) -> int:
         return len(self.sampler)
+
+    def blank_batch(self, size: int, count: int) -> Batch:
+        """A batch on the device to compile or to capture a pass with; `count`: see `Batch`."""
+        zeros = torch.zeros(size, dtype=torch.int64, device=self.device)
+        inputs = self.prepare(self.blank_image.repeat(size, 1, 1, 1), zeros)
+        return Batch(inputs, zeros.clone(), count)  # a network with dropout keeps its visits
 
 
 class ResidentLoader(TunedLoader):
@@ -188,7 +183,7 @@ class StreamedLoader(TunedLoader):
 def make_loaders(experiment: Experiment, rank: int, device: torch.device) -> tuple[TunedLoader, TunedLoader]:
     """Replaces pt_impl.data.make_loaders; the batches of these loaders are on the device."""
     dataset, (train_sampler, test_sampler) = experiment.dataset, make_samplers(experiment, rank)
-    prepare = functools.partial(Prepare, experiment, rank=rank, device=device, memory_format=torch.channels_last)
+    prepare = functools.partial(Prepare, experiment, device=device, memory_format=torch.channels_last)
     kind = ResidentLoader if experiment.is_resident else StreamedLoader
     return (
         kind(dataset.train_images, dataset.train_labels, train_sampler, prepare(experiment.augmentation)),

@@ -1,5 +1,6 @@
 """The parts of a training in Lightning. Mode, strategy and resuming are decided here, before `train`."""
 
+import functools
 import sys
 from types import ModuleType
 from typing import Any
@@ -10,12 +11,12 @@ from torch import nn
 
 from common.experiment import Experiment
 from common.record.recorder import Recorder
+from pt_impl import data
 from pt_impl.networks import make_network
-from pt_impl.precision import LossScaler
+from pt_impl.precision import LossScaler, make_autocast
 from pt_impl.weights import load_weights
+from ptl_impl.callbacks import FirstBatch, States
 from ptl_impl.data import ExampleDataModule
-from ptl_impl.inspection import FirstBatch
-from ptl_impl.state import States
 from ptl_impl.train import Classifier, Parts, Recording
 
 
@@ -24,8 +25,7 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     config = experiment.config
     network: nn.Module = make_network(experiment.network, config)
     load_weights(network, experiment.network, experiment.first_weights)
-    data, scaler = ExampleDataModule(experiment), LossScaler(config, device)
-    classifier = Classifier
+    scaler, make_loaders, classifier = LossScaler(config, device), data.make_loaders, Classifier
     # The recorder logs, makes checkpoints and shows progress.
     outputs: dict[str, Any] = dict.fromkeys(
         ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
@@ -36,23 +36,30 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
     }
     callbacks: list[pl.Callback] = [Recording(recorder)]
     compile_options: dict[str, Any] = {}
+    optimizer_options: dict[str, bool] = {}
     if config.mode == "tutorial":
-        from ptl_impl import tutorial
+        from pt_impl import tutorial
+        from ptl_impl.tutorial import TutorialClassifier
 
-        data, classifier = tutorial.TutorialData(experiment), tutorial.TutorialClassifier
+        make_loaders, classifier = tutorial.make_loaders, TutorialClassifier
         # TensorBoard, the default logger, would import TensorFlow where that is installed, 3 seconds of each start. It
         # looks for a module of this name first.
         sys.modules["tensorboard.compat.notf"] = ModuleType("notf")  # noqa: TID251
         outputs = {"default_root_dir": config.run_dir}  # the Trainer's defaults
     elif config.mode == "tuned":
-        from pt_impl import tuning as pt_tuning
-        from ptl_impl import tuning
+        from pt_impl import tuning  # in the places that Lightning's documentation has for its measures
 
-        network, data = pt_tuning.tune_network(network, config), tuning.TunedData(experiment)
-        compile_options = pt_tuning.compile_options(config)
-        callbacks += [tuning.CompileAhead()] if config.compile else []
+        network = tuning.tune_network(network, config)
+        make_loaders = functools.partial(tuning.make_loaders, device=device)
+        compile_options, optimizer_options = tuning.compile_options(config), tuning.optimizer_options(config)
     if config.compile:
         network.compile(**compile_options)
+    if config.compile and config.mode == "tuned":
+
+        def compile_ahead(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+            tuning.compile_ahead(module, make_autocast(config.precision, device), trainer.train_dataloader)
+
+        callbacks.append(pl.callbacks.LambdaCallback(on_train_start=compile_ahead))
     if recorder.keeps_states or experiment.state:
         callbacks.append(States(experiment, recorder, scaler))
     if config.save_first_batch:
@@ -67,5 +74,6 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
         from ptl_impl.sharding import ShardedClassifier
 
         classifier = ShardedClassifier
-    module = classifier(network, experiment)
-    return Parts(device, module, data, scaler, callbacks, outputs | trainer_options)
+    module = classifier(network, experiment, optimizer_options)
+    loaders = ExampleDataModule(experiment, make_loaders)
+    return Parts(device, module, loaders, scaler, callbacks, outputs | trainer_options)

@@ -1,24 +1,21 @@
 """`--strategy pipeline` in Lightning: pt_impl's pipeline with manual optimization, since Lightning has none."""
 
-import torch
-from torch import nn
+from typing import Any
 
-from common.experiment import Experiment
+import torch
+
 from pt_impl.data import Batch, to_device
 from pt_impl.parallel import clip_gradients
 from pt_impl.pipeline import Pipeline, Stage, take_stage
 from pt_impl.precision import make_autocast
 from pt_impl.replicas import find_replica_device
-from ptl_impl.optimizer import OptimizerAndScheduler
 from ptl_impl.train import Classifier
 
 
 class PipelinedClassifier(Classifier):
     """One stage of the network with its steps, in both modes."""
 
-    def __init__(self, network: nn.Module, experiment: Experiment) -> None:
-        super().__init__(network, experiment)
-        self.automatic_optimization = False
+    automatic_optimization = False
 
     def configure_model(self) -> None:
         """Takes this rank's stage, the first time that Lightning calls it."""
@@ -26,7 +23,7 @@ class PipelinedClassifier(Classifier):
             self.network = take_stage(self.network, self.experiment.network, self.trainer.global_rank)
             self.stage_device = find_replica_device(self.experiment.config, self.trainer.global_rank)
 
-    def configure_optimizers(self) -> OptimizerAndScheduler:
+    def configure_optimizers(self) -> dict[str, Any]:
         self.network.to(self.stage_device)  # the Trainer moves all stages to devices of one kind
         return super().configure_optimizers()
 

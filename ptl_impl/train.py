@@ -14,11 +14,11 @@ from common.spec.batches import summed
 from pt_impl.data import Batch
 from pt_impl.inspection import predict
 from pt_impl.networks import make_criterion
+from pt_impl.optimizer import make_optimizer
 from pt_impl.precision import LossScaler
 from pt_impl.replicas import device_peak_memory_bytes
 from pt_impl.weights import get_weights
 from ptl_impl.data import ExampleDataModule
-from ptl_impl.optimizer import OptimizerAndScheduler, make_optimizer
 from ptl_impl.parallel import make_strategy
 from ptl_impl.precision import PRECISIONS, make_precision_plugins
 from ptl_impl.replicas import make_replica_environment, ranks_start
@@ -51,9 +51,10 @@ class Classifier(pl.LightningModule):
 
     reduction = "sum"  # of the losses of a training step
 
-    def __init__(self, network: nn.Module, experiment: Experiment) -> None:
+    def __init__(self, network: nn.Module, experiment: Experiment, optimizer_options: dict[str, bool]) -> None:
+        """`optimizer_options`: options of torch.optim."""
         super().__init__()
-        self.network, self.experiment = network, experiment
+        self.network, self.experiment, self.optimizer_options = network, experiment, optimizer_options
         spec, smoothing = experiment.network, experiment.config.label_smoothing
         self.criterion = make_criterion(spec, self.reduction, smoothing)
         self.eval_criterion = make_criterion(spec, "none")
@@ -91,12 +92,15 @@ class Classifier(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         self.totals = self.trainer.strategy.reduce(self.totals, reduce_op="sum")
 
-    def configure_optimizers(self) -> OptimizerAndScheduler:
-        return make_optimizer(self.network, self.experiment)
+    def configure_optimizers(self) -> dict[str, Any]:
+        rule, first_step = self.experiment.update_rule, self.experiment.plan.first_step
+        optimizer, scheduler = make_optimizer(self.network, rule, first_step, **self.optimizer_options)
+        # The rate changes after every step, not after every epoch.
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 class Recording(pl.Callback):
-    """Reports steps and evaluations to the recorder; `States` (state.py) offers it the states."""
+    """Reports steps and evaluations to the recorder; `States` (callbacks.py) offers it the states."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

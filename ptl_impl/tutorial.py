@@ -9,16 +9,7 @@ Trainer with its defaults, which logs, shows progress, and saves a checkpoint af
 import torch
 
 from pt_impl.data import Batch
-from pt_impl.tutorial import make_loaders
-from ptl_impl.data import ExampleDataModule
 from ptl_impl.train import Classifier
-
-
-class TutorialData(ExampleDataModule):
-    """Batches of images that are transformed one by one."""
-
-    def setup(self, stage: str) -> None:
-        self.train_loader, self.test_loader = make_loaders(self.experiment, self.trainer.global_rank)
 
 
 class TutorialClassifier(Classifier):

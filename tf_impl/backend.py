@@ -15,7 +15,7 @@ from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.record.recorder import Recorder
-from common.resolve import resolve_devices, resolve_settings
+from common.resolve import resolve_devices, resolve_settings, tuned_settings
 from common.spec.batches import EVAL_BATCH_SIZE, shards
 from common.spec.options import Strategy, TrainConfig
 from tf_impl import replicas
@@ -23,7 +23,6 @@ from tf_impl.inspection import predict
 from tf_impl.networks import make_network
 from tf_impl.parallel import STRATEGIES, make_strategy
 from tf_impl.parts import make_parts
-from tf_impl.precision import tuned_settings
 from tf_impl.profiling import TensorFlowProfiler
 from tf_impl.train import train
 from tf_impl.weights import load_weights

@@ -59,7 +59,6 @@ class Shards:
       visits: int64 (num_examples,): the examples in the order of the batches, see common/spec/randomness.py.
       bounds: int64 (num_batches, num_replicas, 3): start and stop of each shard in that order, and the size of its
         global batch; see `common.spec.batches.shards`.
-      epochs: the first epoch, and the one after the last.
     """
 
     def __init__(self, experiment: Experiment, num_replicas: int, trains: bool) -> None:
@@ -68,11 +67,11 @@ class Shards:
         self.augmentation = experiment.augmentation if trains else None
         if trains:
             self.images, self.labels = dataset.train_images, dataset.train_labels
-            self.batch_size, self.epochs = plan.batch_size, (plan.epochs_done, plan.num_epochs)
+            self.batch_size = plan.batch_size
         else:
             self.images, self.labels = dataset.test_images, dataset.test_labels
-            self.batch_size, self.epochs = EVAL_BATCH_SIZE, (0, 2**62)
-        self.set_epoch(self.epochs[0])
+            self.batch_size = EVAL_BATCH_SIZE
+        self.set_epoch(plan.epochs_done)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the order of examples in an epoch, counted from 0 as in PyTorch's DistributedSampler.
@@ -147,40 +146,35 @@ def loader(shards: Shards) -> Callable[[tf.Tensor], Shard]:
     return load
 
 
+def of_epoch(
+    read: Callable[[], NDArray[np.int64]],
+    cut: Callable[[tf.Tensor], tf.data.Dataset] = tf.data.Dataset.from_tensor_slices,
+) -> tf.data.Dataset:
+    """A dataset that each iteration over it makes anew: what `cut` makes of the numbers that `read` then returns."""
+
+    def made(_: tf.Tensor) -> tf.data.Dataset:
+        return cut(tf.ensure_shape(tf.numpy_function(read, [], tf.int64), [None]))
+
+    return tf.data.Dataset.range(1).flat_map(made)
+
+
 def make_dataset(strategy: tf.distribute.Strategy, shards: Shards) -> tf.distribute.DistributedDataset:
     """A dataset that gives each replica its shard of each batch, see `Shard`, prepared ahead of the steps."""
     return distribute(strategy, shards, lambda indices: indices.map(loader(shards)).prefetch(tf.data.AUTOTUNE))
 
 
 def distribute(
-    strategy: tf.distribute.Strategy,
-    shards: Shards,
-    load: Callable[[tf.data.Dataset], tf.data.Dataset],
-    epochs: tuple[int, int] | None = None,
+    strategy: tf.distribute.Strategy, shards: Shards, load: Callable[[tf.data.Dataset], tf.data.Dataset]
 ) -> tf.distribute.DistributedDataset:
     """A dataset that gives each replica what `load` makes of the indices of its shards.
 
     If the strategy has several processes, each of them loads the shards of its own replicas.
-
-    Args:
-      epochs: the first epoch and the one after the last. The dataset sets each of them in `shards`. By default each
-        iteration over it gives the epoch that has been set.
     """
 
     def dataset_of_shards(context: tf.distribute.InputContext) -> tf.data.Dataset:
         own = shards.num_replicas // context.num_input_pipelines
         replicas = range(context.input_pipeline_id * own, (context.input_pipeline_id + 1) * own)
-
-        def indices(epoch: np.int64) -> NDArray[np.int64]:
-            if epochs:
-                shards.set_epoch(int(epoch))
-            return shards.indices(replicas)
-
-        def of_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
-            indices_of = tf.numpy_function(indices, [epoch], tf.int64)
-            return tf.data.Dataset.from_tensor_slices(tf.ensure_shape(indices_of, [None]))
-
-        return load(tf.data.Dataset.range(*epochs or (1,)).flat_map(of_epoch))
+        return load(of_epoch(lambda: shards.indices(replicas)))
 
     # Instead of experimental_distribute_dataset, which would split batches by itself: they are sharded already.
     return strategy.distribute_datasets_from_function(dataset_of_shards)

@@ -33,8 +33,7 @@ def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = N
     `total`: for `--sync-batchnorm`; None if there is one replica.
     """
     keras.config.set_dtype_policy(POLICIES[config.precision])
-    usual = keras.config.floatx()
-    keras.config.set_floatx(DTYPES[config.precision])  # of keras.Input, which does not ask the policy
+    keras.config.set_floatx(DTYPES[config.precision])  # of keras.Input and of fit's arrays, which don't ask the policy
     if spec.is_own:
         keras.utils.set_random_seed(config.seed % 2**32)  # for its own dropout
     network: keras.Model = spec.make_in("tf")
@@ -42,7 +41,6 @@ def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = N
         drop_nothing(network)
     if spec.is_own and not network.built:  # a class's layers get their weights in the first call
         network(ops.zeros((1, *spec.image_shape)))
-    keras.config.set_floatx(usual)
     if spec.drops:
         network = with_visits(network, config.seed)
     elif hasattr(network, "inputs"):  # Keras can't exchange the layers of a class of the user's

@@ -1,21 +1,11 @@
-"""Precision in TensorFlow: dtypes, Keras's policies, settings left at auto, and PyTorch's loss scaling for float16."""
+"""Precision in TensorFlow: PyTorch's loss scaling for float16."""
 
-import resource
 import sys
 
 import tensorflow as tf
 
-from common.resolve import Settings, bf16_helps, gpu_settings
-from common.spec.options import TrainConfig
 from common.spec.state import ScaleState
 from common.spec.update_rule import LossScaling
-
-
-def tuned_settings(config: TrainConfig) -> Settings:
-    """What tuned mode makes of settings left at auto. On the CPU nothing is compiled: it was slower."""
-    if config.accelerator == "gpu":
-        return gpu_settings(config)
-    return Settings("bf16-mixed") if bf16_helps(config) else Settings()
 
 
 class LossScale:
@@ -29,17 +19,15 @@ class LossScale:
         first = {"trainable": False, "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA}
         self.scale = tf.Variable(rule.initial, dtype=tf.float32, **first)
         self.good_steps = tf.Variable(0, dtype=tf.int32, **first)
-        self.taken = tf.Variable(0, dtype=tf.int64, **first)
         self.skipped = tf.Variable(0, dtype=tf.int64, **first)
 
     def get_state(self) -> ScaleState:
         return ScaleState(*(variable.numpy().item() for variable in (self.scale, self.good_steps, self.skipped)))
 
-    def set_state(self, state: ScaleState, steps_taken: int) -> None:
+    def set_state(self, state: ScaleState) -> None:
         self.scale.assign(state.scale)
         self.good_steps.assign(state.good_steps)
         self.skipped.assign(state.skipped)
-        self.taken.assign(steps_taken)
 
     def unscaled(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """This replica's gradients divided by the scale; all are NaN if any replica has one that isn't finite."""
@@ -53,7 +41,6 @@ class LossScale:
         change = tf.where(skip, self.rule.backoff, tf.where(grown, self.rule.growth, 1.0))
         self.scale.assign(self.scale * change)
         self.good_steps.assign(tf.where(skip | grown, 0, self.good_steps + 1))
-        self.taken.assign_add(tf.cast(~skip, tf.int64))
         self.skipped.assign_add(tf.cast(skip, tf.int64))
         return [scaled(gradient, factor) for gradient in gradients]
 
@@ -68,7 +55,5 @@ if __name__ == "__main__":
     # `python -m tf_impl.precision bf16-mixed` exits with 0 if this processor can multiply in half precision. It is a
     # process of its own (common.platform.processor), since an instruction that the processor lacks ends the process.
     # oneDNN multiplies with the instruction sets that it convolves with.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a valid answer here: no core file
-    for precision in sys.argv[1:]:
-        matrix = tf.ones((64, 64), {"bf16-mixed": tf.bfloat16, "16-mixed": tf.float16}[precision])
-        tf.matmul(matrix, matrix)
+    matrix = tf.ones((64, 64), {"bf16-mixed": tf.bfloat16, "16-mixed": tf.float16}[sys.argv[1]])
+    tf.matmul(matrix, matrix)

@@ -113,4 +113,5 @@ class RuleOptimizer(keras.optimizers.Optimizer):
     @property
     def steps_taken(self) -> Any:
         """float64: number of steps taken, including this one and without the skipped ones."""
-        return ops.cast(self.loss_scale.taken if self.loss_scale else self.iterations + 1, "float64")
+        steps = ops.cast(self.iterations + 1, "float64")
+        return steps - ops.cast(self.loss_scale.skipped, "float64") if self.loss_scale else steps

@@ -39,7 +39,7 @@ def set_state(experiment: Experiment, network: keras.Model, optimizer: RuleOptim
             if name in arrays:
                 variable.assign(arrays[name])
     if optimizer.loss_scale and state.scale:
-        optimizer.loss_scale.set_state(state.scale, state.steps_taken)
+        optimizer.loss_scale.set_state(state.scale)
 
 
 def replicas_differ(network: keras.Model, variable: keras.Variable) -> bool:

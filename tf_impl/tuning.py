@@ -3,7 +3,6 @@
 train.py is complete without this file.
 """
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,18 +60,19 @@ class Resident:
 
 
 class Streamed:
-    """The same from one tf.data pipeline for all epochs, which gathers and copies batches ahead of the steps."""
+    """The same from a tf.data pipeline, which gathers and copies batches ahead of the steps."""
 
     def __init__(self, shards: Shards, strategy: Strategy) -> None:
-        self.shards, ahead = shards, copy.copy(shards)  # the pipeline may be in the next epoch already
+        self.shards, options = shards, tf.data.Options()
+        options.autotune.enabled = False  # at the end of an epoch its iterator would wait for the thread that tunes it
 
         def load(indices: tf.data.Dataset) -> tf.data.Dataset:
-            return indices.map(gather(ahead)).prefetch(2 * shards.num_replicas)
+            return indices.map(gather(shards)).prefetch(2 * shards.num_replicas).with_options(options)
 
-        self.iterator = iter(distribute(strategy, ahead, load, shards.epochs))
+        self.dataset = distribute(strategy, shards, load)
 
     def epoch(self) -> Any:
-        return self.iterator
+        return iter(self.dataset)
 
     def inputs(self, iterator: Any, batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return next(iterator)

@@ -7,13 +7,12 @@ which the strategy distributes; and the mean of the losses of a replica's shard,
 takes if a batch does not give the size of the global one.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from common.spec.randomness import positions
-from tf_impl.data import Shards, normalise
+from tf_impl.data import Shards, normalise, of_epoch
 
 
 class Arrays:
@@ -25,14 +24,6 @@ class Arrays:
             self.images, self.labels = tf.constant(shards.images), tf.constant(shards.labels)
             if not self.augmentation:
                 self.images = normalise(self.images, self.experiment.dataset, self.experiment.config.precision)
-
-    def of_epoch(self, cut: Callable[[tf.Tensor], tf.data.Dataset]) -> tf.data.Dataset:
-        """The dataset that `cut` makes of the visits of an epoch, see common/spec/randomness.py."""
-
-        def of_visits(_: tf.Tensor) -> tf.data.Dataset:
-            return cut(tf.ensure_shape(tf.numpy_function(self.shards.whole_batches, [], tf.int64), [None]))
-
-        return tf.data.Dataset.range(1).flat_map(of_visits)
 
     def gather(self, visits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The images and labels of these visits, (n,), and the visits."""
@@ -59,4 +50,4 @@ def make_batches(shards: Shards) -> tf.data.Dataset:
     def augmented(*example: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda part: part[0], arrays.prepare(*(part[None] for part in example)))
 
-    return arrays.of_epoch(examples).batch(shards.batch_size).prefetch(tf.data.AUTOTUNE)
+    return of_epoch(shards.whole_batches, examples).batch(shards.batch_size).prefetch(tf.data.AUTOTUNE)

@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -110,8 +111,12 @@ def _probe(command: list[str]) -> str | None:
     # One thread: if the cores are busy, several threads spin for minutes. No GPU: this tests the processor.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+
+    def keep_no_core() -> None:  # a crash is a valid answer
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
     try:
-        status = subprocess.call(command, env=environment, timeout=TIMEOUT_SECONDS, **quiet)
+        status = subprocess.call(command, env=environment, timeout=TIMEOUT_SECONDS, preexec_fn=keep_no_core, **quiet)
     except subprocess.TimeoutExpired:
         return None
     return {0: WORKS, -signal.SIGILL: LIMIT}.get(status)

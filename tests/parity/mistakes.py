@@ -91,8 +91,8 @@ MISTAKES = {
     ),
     "no augmentation after the second epoch": (
         "pt_impl/data.py",
-        "            if self.augmentation:\n",
-        "            if self.augmentation and int(visits[0]) >> 32 <= 2:\n",
+        "        if self.augmentation:\n",
+        "        if self.augmentation and int(visits[0]) >> 32 <= 2:\n",
         "their random draws",
         *("--random-crop", 1, "--horizontal-flip", "true"),
     ),
@@ -211,8 +211,8 @@ MISTAKES = {
         *("--momentum", 0.9),
     ),
     "Adam's correction one step ahead after step 25": (
-        *("tf_impl/rules.py", 'else self.iterations + 1, "float64")'),
-        'else self.iterations + ops.where(self.iterations > 25, 2, 1), "float64")',
+        *("tf_impl/rules.py", 'ops.cast(self.iterations + 1, "float64")'),
+        'ops.cast(self.iterations + ops.where(self.iterations > 25, 2, 1), "float64")',
         "how the update rule computes the weights from them",
         *("--optimizer", "adam"),
     ),

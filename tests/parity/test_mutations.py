@@ -151,8 +151,8 @@ MUTATIONS = {
     ),
     "padding that counts": (
         *("jax", PLAIN, TWO, "jax_impl/data.py"),
-        "(real / bounds[:, 0, 2:])",
-        "(np.ones_like(real) / bounds[:, 0, 2:])",
+        "weights = real / bounds[:, 0, 2:]",
+        "weights = np.ones_like(real) / bounds[:, 0, 2:]",
         *("step 22 of 66 (epoch 1)", "incomplete last one, 4 of 16 examples", "how an incomplete batch is weighted"),
     ),
     "optax's own rate": (
@@ -244,14 +244,14 @@ MUTATIONS = {
     ),
     "a variance that is not synchronised": (
         *("pt", SYNCHRONISED, TWO, "pt_impl/networks.py"),
-        "variance = SumOverReplicas.apply(centred.square().sum((0, 2, 3))) / count",
+        "variance = all_reduce(centred.square().sum((0, 2, 3))) / count",
         "variance = centred.square().mean((0, 2, 3))",
         "first batch: activation.bn1 differs",
     ),
     "a gradient that is not synchronised": (
-        *("ptl", SYNCHRONISED, TWO, "pt_impl/replicas.py"),
-        "return sum_over_replicas(gradient.clone())",
-        "return gradient.clone()",
+        *("ptl", SYNCHRONISED, TWO, "pt_impl/networks.py"),
+        "mean = all_reduce(images.sum((0, 2, 3))) / count",
+        "mean = ((own := images.sum((0, 2, 3))) + (all_reduce(own) - own).detach()) / count",
         "suspect the loss or the backward pass",
     ),
     "statistics of the whole batch": (

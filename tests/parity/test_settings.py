@@ -97,19 +97,11 @@ def test_compiled_steps_are_the_same_training(runs, implementation, mode, device
     assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 1e-12
 
 
-def test_without_a_compiler_there_is_one_line(tmp_path):
-    command = ("pt", "--compile", "true", "--run-dir", tmp_path / "r", *CPU)
-    (line,) = run_program(*command, CXX="no-such-compiler", expect=2).stderr.splitlines()
-    assert line.endswith("--compile true: PyTorch needs a C++ compiler, and no-such-compiler is not installed")
-
-
-FEW = ("--model", "mnist_dropout", "--batch-size", 10, "--train-size", 331, "--devices", 2)
 PIPELINE = ("--strategy", "pipeline")
 REFUSED = [
     ("pt", ("--mode", "tutorial", *PIPELINE, "--devices", 2), "--strategy pipeline: not with --mode tutorial"),
     ("pt", ("--mode", "tutorial", "--accumulate-grad-batches", 2), "--accumulate-grad-batches 2: not with --mode tut"),
     ("pt", ("--mode", "tutorial", "--batch-size", 33, "--devices", 2), "--batch-size 33: with --mode tutorial, should"),
-    ("pt", ("--compile", "true", *FEW), "a last batch of 1 leaves some of 2 replicas without examples"),
     ("pt", (*PIPELINE, "--precision", "16-mixed"), "--precision 16-mixed: not with --strategy pipeline"),
     ("ptl", ("--strategy", "dp"), "--strategy dp: Lightning does not have it; use single_device, ddp"),
     ("tf", ("--strategy", "fsdp"), "--strategy fsdp: TensorFlow does not have it; use single_device, mirrored, multi"),

@@ -1,4 +1,4 @@
-"""The state of a training in Lightning: as in pt_impl, saved and restored in callbacks of the Trainer."""
+"""Callbacks of the Trainer beside `Recording` (train.py): for the state of the training, and for the first batch."""
 
 from typing import Any
 
@@ -7,6 +7,7 @@ import lightning.pytorch as pl
 from common.experiment import Experiment
 from common.record.recorder import Recorder
 from common.spec.state import TrainState
+from pt_impl.inspection import watch_activations, write_first_batch
 from pt_impl.precision import LossScaler
 from pt_impl.state import get_state, set_state
 
@@ -28,3 +29,23 @@ class States(pl.Callback):
         self.recorder.offer_state(state_after)
 
     on_train_epoch_end = on_train_batch_end
+
+
+class FirstBatch(pl.Callback):
+    """Writes every layer's output and every parameter's gradient of the first step."""
+
+    def __init__(self, recorder: Recorder, scaler: LossScaler) -> None:
+        self.recorder, self.scaler = recorder, scaler
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.outputs, self.hooks = watch_activations(module.network, module.experiment.network)
+
+    def on_after_backward(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not self.hooks:
+            return
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = []
+        # The loss has been scaled before, if it is scaled at all.
+        scale, reduced = self.scaler.get_scale(), module.experiment.plan.batches_in(1) == 1
+        write_first_batch(module.experiment, module.network, self.outputs, self.recorder, scale, reduced)
