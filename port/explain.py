@@ -18,17 +18,17 @@ from port.match import SAME, difference
 Named = tuple[str, Array]
 MOST_BASES = 10  # the latest values that are tried
 MOST_SECONDS = 5  # for sums
-GELU_TANH = "gelu (tanh approximation)"
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.maximum(x, 0),
     "gelu (exact)": lambda x: x * special.ndtr(x),
-    GELU_TANH: lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "gelu (tanh approximation)": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "tanh": np.tanh,
     "sigmoid": special.expit,
     "silu": lambda x: x * special.expit(x),
     "relu6": lambda x: np.clip(x, 0, 6),
     "softplus": lambda x: np.logaddexp(x, 0),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
     "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
     "hard swish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "softmax": lambda x: special.softmax(x, axis=-1),
@@ -41,7 +41,7 @@ def leaky_relu(slope: float) -> Callable[[Array], Array]:
     return lambda x: np.where(x > 0, x, slope * x)
 
 
-ACTIVATIONS |= {f"leaky relu with slope {slope}": leaky_relu(slope) for slope in (0.01, 0.1, 0.2, 0.3)}
+ACTIVATIONS |= {f"leaky relu with slope {slope}": leaky_relu(slope) for slope in (0.01, 0.05, 0.1, 0.2, 0.3)}
 
 
 def explain(target: Array, known: Sequence[Named]) -> str | None:
@@ -91,7 +91,7 @@ def _of_one(target: Array, name: str, base: Array) -> str | None:
                 for third, activated in _activated(second, reshaped):
                     if _same(activated, target):
                         return third
-    return _sloped(target, name, base) or _flattened(target, name, base)
+    return _multiple(target, name, base) or _flattened(target, name, base)
 
 
 def _flattened(target: Array, name: str, base: Array) -> str | None:
@@ -117,20 +117,11 @@ def _activated(name: str, x: Array) -> Iterator[Named]:
         yield f"{activation}({name})", function(x)
 
 
-def _sloped(target: Array, name: str, base: Array) -> str | None:
-    """A multiple, ReLU with a slope below zero, and ELU; their parameter is read from the numbers."""
+def _multiple(target: Array, name: str, base: Array) -> str | None:
     if base.shape != target.shape or not base.any():
         return None
     factor = float(np.vdot(target, base) / np.vdot(base, base))
-    if factor and _same(target, factor * base):
-        return f"{factor:.4g} times {name}"
-    if not (base < 0).any() or not _same(target[base > 0], base[base > 0]):
-        return None
-    for activation, below in (("leaky relu with slope", base[base < 0]), ("elu with alpha", np.expm1(base[base < 0]))):
-        factors = target[base < 0] / below
-        if difference(factors, np.full_like(factors, factors[0])) <= SAME:
-            return f"{activation} {factors[0]:.4g}({name})"
-    return None
+    return f"{factor:.4g} times {name}" if factor and _same(target, factor * base) else None
 
 
 def _reshaped(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
