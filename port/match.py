@@ -118,13 +118,10 @@ class Execution:
     """
 
     def __init__(
-        self,
-        reference: Sequence[Call] | None = None,
-        names: Mapping[str, str] | None = None,
-        choices: Sequence[int] = (),
+        self, reference: Sequence[Call] = (), names: Mapping[str, str] | None = None, choices: Sequence[int] = ()
     ) -> None:
         """Args:
-        reference: its calls.
+        reference: its calls; none in a pass that pairs nothing.
         names: of layers that the user has paired: the port's -> the reference's.
         choices: for each of `ways`, which counterpart to take; by default the first one.
         """
@@ -145,7 +142,7 @@ class Execution:
         self.calls.append(call)
         if layer.kind != OWN:
             self.begun.append(call)
-        if self.reference is not None and (paired := self._counterpart(call, self.reference)) is not None:
+        if (paired := self._counterpart(call)) is not None:
             other = self.reference[paired]
             self.pairs[len(self.calls) - 1] = paired
             self.names.setdefault(call.layer, other.layer)
@@ -163,13 +160,13 @@ class Execution:
         if rate:
             self.dropouts.append(Dropout(rate, self.last, None if x is None else np.sort(x, axis=None)))
 
-    def _counterpart(self, call: Call, reference: Sequence[Call]) -> int | None:
+    def _counterpart(self, call: Call) -> int | None:
         """The reference's free call of the same layer, input and name; None if there is none.
 
         Behind a departure no inputs are the same, so name or order must do.
         """
         paired = set(self.pairs.values())
-        free = {number: other for number, other in enumerate(reference) if number not in paired}
+        free = {number: other for number, other in enumerate(self.reference) if number not in paired}
         if name := self.names.get(call.layer):  # paired by the user, or when it was used before
             return next((number for number, other in free.items() if other.layer == name), None)
         used = set(self.names.values())

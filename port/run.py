@@ -216,17 +216,17 @@ def best_pass(network: Network, images: Array, reference: Sequence[Call], names:
     """A port's first pass in training. Of the ways to pair branches that look alike, that in which most calls agree."""
     best = network.forward(images, Execution(reference, names), training=True)
     for choices in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
-        if agreeing(best, reference) == len(reference):
+        if agreeing(best) == len(reference):
             break
         tried = network.forward(images, Execution(reference, names, choices), training=True)
-        if agreeing(tried, reference) > agreeing(best, reference):
+        if agreeing(tried) > agreeing(best):
             best = tried
     return best
 
 
-def agreeing(execution: Execution, reference: Sequence[Call]) -> int:
+def agreeing(execution: Execution) -> int:
     """The number of calls whose outputs are the reference's, or that have none."""
-    pairs = ((execution.calls[number], reference[other]) for number, other in execution.pairs.items())
+    pairs = ((execution.calls[number], execution.reference[other]) for number, other in execution.pairs.items())
     return sum(
         call.kind == OWN or difference(call.in_order(call.output), other.output) <= SAME for call, other in pairs
     )
