@@ -35,7 +35,7 @@ from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
 from comparison.plan.request import Request, hold, make_output_dir, take
-from comparison.prove.audits import choose_audited_steps, is_audited, make_audits
+from comparison.prove.audits import choose_audited_steps, make_audits, read_audits
 from comparison.run.devices import same_devices
 from comparison.run.load_meter import QUIETER, quiet
 from comparison.run.program import Ended, Program, now
@@ -308,11 +308,11 @@ class RunMaker:
     def audit_interrupted(self) -> None:
         """Audits the runs that had ended when the comparison was interrupted, but were not audited yet."""
         for run in self.runs:
-            if run.result and (run.run_dir / STATES_DIR).exists() and not is_audited(run.run_dir):
+            if run.result and (run.run_dir / STATES_DIR).exists() and not read_audits(run.run_dir):
                 self._audit(run)
 
-    def _audit(self, run: Run, steps: Sequence[int] = ()) -> None:
-        """Audits what the run has kept; `steps` are those it was to keep."""
+    def _audit(self, run: Run, steps: Sequence[int] | None = None) -> None:
+        """Audits these steps of the run; None: all that it has kept."""
         began, title = time.monotonic(), run.record.title
         try:
             make_audits(run.run_dir, steps, tell=functools.partial(self.view.audit, title))

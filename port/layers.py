@@ -61,9 +61,11 @@ class Layer(ABC):
         return {kind: view(self.read(variable)) for kind, (variable, view) in self.parameters.items()}
 
     def set(self, weights: Weights) -> None:
-        for kind, (variable, view) in self.parameters.items():
+        """Sets these parameters, which need not be all."""
+        for kind, value in weights.items():
+            variable, view = self.parameters[kind]
             array = self.read(variable)
-            view(array)[...] = weights[kind]
+            view(array)[...] = value
             self.write(variable, array)
 
     def gradients(self, of_variables: Mapping[int, Array]) -> Weights:

@@ -62,17 +62,22 @@ class Call:
         """An output with its features in the reference's order; a dense layer's are others than its input's."""
         return output if self.order is None or output is None or self.kind == "dense" else output[:, self.order]
 
-    def to_port(self, kind: str, array: Array) -> Array:
-        """The reference's array of a parameter, with the features of this call's input in the port's order."""
-        return array if self.order is None or not self._has_features(kind) else array[np.argsort(self.order)]
+    def to_port(self, weights: Weights) -> Weights:
+        """The reference's parameters, as far as this layer has them, with the port's order of features."""
+        order = None if self.order is None else np.argsort(self.order)
+        return self._reordered({kind: weights[kind] for kind in self.weights if kind in weights}, order)
 
-    def from_port(self, kind: str, array: Array) -> Array:
+    def from_port(self, weights: Weights) -> Weights:
         """`to_port` backwards."""
-        return array if self.order is None or not self._has_features(kind) else array[self.order]
+        return self._reordered(weights, self.order)
 
-    def _has_features(self, kind: str) -> bool:
-        """Whether the first axis of a parameter is that of the input's features."""
-        return kind == "kernel" if self.kind == "dense" else len(self.weights[kind]) == self.input.shape[-1]
+    def _reordered(self, weights: Weights, order: Array | None) -> Weights:
+        """In another order where the first axis of a parameter is that of the input's features."""
+        if order is None:
+            return weights
+        own = {kind for kind, array in self.weights.items() if len(array) == self.input.shape[-1]}
+        reordered = {"kernel"} if self.kind == "dense" else own
+        return {kind: array[order] if kind in reordered else array for kind, array in weights.items()}
 
     def is_like(self, other: "Call") -> bool:
         """Whether kind and shapes are the same, but for a bias that one of them lacks."""
@@ -107,24 +112,22 @@ class Execution:
     """The calls of one pass, in their order; in a port's first pass, paired with the reference's.
 
     Attributes:
-      calls, dropouts: of this network.
+      calls, dropouts, output: of this network; the output has the shape (n, classes).
       pairs: number of a call -> number of the reference's call; only in a port's first pass.
       ways: for each call whose counterpart could not be told by input and name, how many there were to choose from.
     """
 
     def __init__(
-        self,
-        reference: Sequence[Call] | None = None,
-        names: Mapping[str, str] | None = None,
-        choices: Sequence[int] = (),
+        self, reference: Sequence[Call] = (), names: Mapping[str, str] | None = None, choices: Sequence[int] = ()
     ) -> None:
         """Args:
-        reference: its calls.
+        reference: its calls; none in a pass that pairs nothing.
         names: of layers that the user has paired: the port's -> the reference's.
         choices: for each of `ways`, which counterpart to take; by default the first one.
         """
         self.calls: list[Call] = []
         self.dropouts: list[Dropout] = []
+        self.output: Array = np.empty(0)
         self.pairs: dict[int, int] = {}
         self.ways: list[int] = []
         self.reference = reference
@@ -139,12 +142,12 @@ class Execution:
         self.calls.append(call)
         if layer.kind != OWN:
             self.begun.append(call)
-        if self.reference is not None and (paired := self._counterpart(call, self.reference)) is not None:
+        if (paired := self._counterpart(call)) is not None:
             other = self.reference[paired]
             self.pairs[len(self.calls) - 1] = paired
             self.names.setdefault(call.layer, other.layer)
             _, call.order = compare_inputs(call, other)
-            call.weights |= to_port(call, other.weights)
+            call.weights |= call.to_port(other.weights)
             layer.set(call.weights)
 
     def leave(self, output: Array) -> None:
@@ -157,13 +160,13 @@ class Execution:
         if rate:
             self.dropouts.append(Dropout(rate, self.last, None if x is None else np.sort(x, axis=None)))
 
-    def _counterpart(self, call: Call, reference: Sequence[Call]) -> int | None:
+    def _counterpart(self, call: Call) -> int | None:
         """The reference's free call of the same layer, input and name; None if there is none.
 
         Behind a departure no inputs are the same, so name or order must do.
         """
         paired = set(self.pairs.values())
-        free = {number: other for number, other in enumerate(reference) if number not in paired}
+        free = {number: other for number, other in enumerate(self.reference) if number not in paired}
         if name := self.names.get(call.layer):  # paired by the user, or when it was used before
             return next((number for number, other in free.items() if other.layer == name), None)
         used = set(self.names.values())
@@ -174,11 +177,6 @@ class Execution:
             self.ways.append(len(fed))
             return fed[next(self.choices, 0)]
         return next(iter([*named, *fed, *alike]), None)
-
-
-def to_port(call: Call, weights: Weights) -> Weights:
-    """The reference's weights of a call, as far as its layer has them, with its order of features."""
-    return {kind: call.to_port(kind, weights[kind]) for kind in call.weights if kind in weights}
 
 
 def compare_inputs(call: Call, other: Call) -> tuple[bool, Array | None]:

@@ -92,14 +92,18 @@ class Network(ABC):
             raise TypeError(f"loss returns shape {shape}, {expected}")
         return losses
 
-    def forward(self, images: Array, execution: Execution, training: bool) -> Array:
-        """The network's output (n, classes). Raises TypeError if it is more, or nothing."""
+    def forward(self, images: Array, execution: Execution, training: bool) -> Execution:
+        """A pass, of which the execution takes note. Raises TypeError if the output is more than logits, or nothing."""
         self.execution = execution
         output = self.outputs(images, training)
         self.execution = None
         if output is None or isinstance(output, tuple | list | dict):
             raise TypeError(f"the network returns {type(output).__name__}; the check needs the logits alone")
-        return np.array(output)
+        execution.output = np.array(output)
+        if training:
+            for call in execution.calls:
+                call.statistics = call.from_port(self.running_statistics(call))
+        return execution
 
     def gradients(
         self, images: Array, labels: Array, loss: Callable[..., Any] | None = None
@@ -118,3 +122,34 @@ class Network(ABC):
             new = statistics["variance"] - (1 - call.settings[NEW_SHARE]) * call.weights["variance"]
             statistics["variance"] += new / max(1, call.input[..., 0].size - 1)
         return statistics
+
+    # --- What audits of a training ask for, see `answer_requests` in `run.py` ---
+
+    def output(self, weights: Weights, images: Array, training: bool) -> Array:
+        """The output (n, classes) with these weights, by `layer.kind`."""
+        self._set_by_full_names(weights)
+        return self.forward(images, Execution(), training).output
+
+    def pass_back(self, weights: Weights, images: Array, gradient: Array) -> Weights:
+        """The gradients of what is trained, and the running statistics after a pass in training, by `layer.kind`.
+
+        Args:
+          gradient: of something by the output (n, classes).
+        """
+        self._set_by_full_names(weights)
+        execution = self.forward(images, Execution(), training=True)
+        statistics = {call.layer: call.statistics for call in execution.calls}
+        # Such a loss passes the gradient back: `gradients` takes its mean over all outputs.
+        by_output = gradient * gradient.size
+        _, gradients = self.gradients(images, by_output, lambda outputs, factors: outputs * factors)
+        return with_full_names(gradients) | with_full_names(statistics)
+
+    def _set_by_full_names(self, weights: Weights) -> None:
+        for name, array in weights.items():
+            layer, _, kind = name.rpartition(".")
+            self.layers[layer].set({kind: array})
+
+
+def with_full_names(of_layers: Mapping[str, Weights]) -> Weights:
+    """`layer.kind` -> array."""
+    return {f"{name}.{kind}": array for name, of_layer in of_layers.items() for kind, array in of_layer.items()}

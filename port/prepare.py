@@ -13,6 +13,7 @@ from common.spec.own_network import FILES, NETWORK_FILE, Prepared, layout_file, 
 from port.check import make_probe, run_all
 from port.departure import PortComparison
 from port.layers import STATISTICS
+from port.network import with_full_names
 from port.run import Result, shapes_of
 
 
@@ -33,21 +34,18 @@ def main() -> None:
         sys.exit(str(error))
     reference = results[first]
     for name, result in results.items():
-        departure = PortComparison(reference, result, FILES[first], FILES[name], probe).departure
-        if name != first and departure:
-            sys.exit(
-                f"{FILES[name]} departs {departure.place}{f': {departure.cause}' if departure.cause else ''}"
-                f" (python -m port --network {given.folder} --image-shape {' '.join(map(str, given.image_shape))}"
-                f" --num-classes {given.num_classes} shows every layer)"
-            )
+        comparison = PortComparison(reference, result, FILES[first], FILES[name], probe)
+        if name != first and comparison.departure:
+            shape = " ".join(map(str, given.image_shape))
+            options = f"--network {given.folder} --image-shape {shape} --num-classes {given.num_classes}"
+            sys.exit(f"{comparison.lines()[0]} `python -m port {options}` shows every layer.")
         check_trainable(FILES[name], result)
         write_safetensors(given.into / layout_file(name, "layers"), result.places_in_layers)
         write_safetensors(given.into / layout_file(name), result.places)
-    own = reference.initial
-    initial = {f"{call.layer}.{kind}": own[call.layer][kind] for call in reference.calls for kind in call.weights}
-    write_safetensors(given.into / weights_file(given.seed), initial)
+    parameters, initial = shapes_of(reference.calls), with_full_names(reference.initial)
+    write_safetensors(given.into / weights_file(given.seed), {name: initial[name] for name in parameters})
     prepared = Prepared(
-        parameters=shapes_of(reference.calls),
+        parameters=parameters,
         flops_per_image=flops_per_image(reference, len(probe.images)),
         drops=bool(reference.dropouts),
         has_loss=reference.has_loss,

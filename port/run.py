@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import yaml
@@ -28,8 +28,8 @@ from pydantic import TypeAdapter, ValidationError
 from common.platform.errors import UserError
 from common.spec.networks import load_module
 from port.layers import OWN, Array, Weights
-from port.match import SAME, Call, Dropout, Execution, difference, to_port
-from port.network import Network, Probe
+from port.match import SAME, Call, Dropout, Execution, difference
+from port.network import Network, Probe, with_full_names
 
 LEARNING_RATE = 0.1  # of the one update
 NAMES_FILE = "names.yaml"
@@ -139,63 +139,18 @@ def read_names(path: Path, file: str, network: Network, reference: Result) -> di
 # --- Requests, for audits of the training ---
 
 
-@dataclass(frozen=True)
-class LossRequest:
-    """The losses of an output (n, classes) are wanted, and the gradients of their sum by it."""
-
-    output: Array
-    labels: Array
-
-
-@dataclass(frozen=True)
-class PassRequest:
-    """A pass of images through the network, in training or not.
-
-    Attributes:
-      weights: `layer.kind` -> what the layers of `Network.layers` have.
-      gradient: of something by the output (n, classes); None: the output itself is wanted.
-    """
-
-    weights: Weights
-    images: Array
-    training: bool
-    gradient: Array | None = None
-
-
 def answer_requests(network: Network) -> None:
-    """Reads pickled requests from standard input until it ends, and writes the answers to standard output."""
+    """Reads pickled requests from standard input until it ends, and writes the answers to standard output.
+
+    A request is the name of a method of `Network`, and its arguments.
+    """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the user's code prints is no answer
     with suppress(EOFError):
         while True:
-            request = pickle.load(sys.stdin.buffer)  # noqa: S301 - this program's own
-            pickle.dump(answer(network, request), answers)
+            method, *arguments = pickle.load(sys.stdin.buffer)  # noqa: S301 - this program's own
+            pickle.dump(getattr(network, method)(*arguments), answers)
             answers.flush()
-
-
-def answer(network: Network, request: LossRequest | PassRequest) -> Any:
-    """Losses and gradients (`Network.losses`), or the output of a pass.
-
-    To a pass with a gradient: `layer.kind` -> the gradients of what is trained, and the running statistics.
-    """
-    if isinstance(request, LossRequest):
-        return network.losses(request.output, request.labels)
-    for name, layer in network.layers.items():
-        layer.set({kind: request.weights.get(f"{name}.{kind}", array) for kind, array in layer.get().items()})
-    execution = Execution()
-    output = network.forward(request.images, execution, request.training)
-    if request.gradient is None:
-        return output
-    statistics = {call.layer: network.running_statistics(call) for call in execution.calls}
-    # Such a loss passes the gradient back: `gradients` takes its mean over all outputs.
-    by_output = request.gradient * request.gradient.size
-    _, gradients = network.gradients(request.images, by_output, lambda outputs, gradient: outputs * gradient)
-    return with_full_names(gradients) | with_full_names(statistics)
-
-
-def with_full_names(of_layers: Mapping[str, Weights]) -> Weights:
-    """`layer.kind` -> array."""
-    return {f"{name}.{kind}": array for name, of_layer in of_layers.items() for kind, array in of_layer.items()}
 
 
 # --- What is compared ---
@@ -206,11 +161,10 @@ def run(network: Network, probe: Probe, reference: Result | None, names: Mapping
     initial = network.get()
     if reference is None:
         draw_weights(network)
-        execution = Execution()
-        output = first_pass(network, probe.images, execution)
+        execution = network.forward(probe.images, Execution(), training=True)
         execution.pairs = {number: number for number in range(len(execution.calls))}
     else:
-        execution, output = best_pass(network, probe.images, reference.calls, names)
+        execution = best_pass(network, probe.images, reference.calls, names)
     calls, of_reference = execution.calls, reference.calls if reference else execution.calls
     pairs = [(calls[number], of_reference[paired]) for number, paired in execution.pairs.items()]
 
@@ -218,7 +172,7 @@ def run(network: Network, probe: Probe, reference: Result | None, names: Mapping
     network.set(first)
     loss, by_layer = network.gradients(probe.images, probe.labels)
     for call in calls:
-        call.gradients = {kind: call.from_port(kind, array) for kind, array in by_layer[call.layer].items()}
+        call.gradients = call.from_port(by_layer[call.layer])
     moved = {
         name: {kind: array - LEARNING_RATE * by_layer[name].get(kind, 0) for kind, array in weights.items()}
         for name, weights in first.items()
@@ -228,9 +182,8 @@ def run(network: Network, probe: Probe, reference: Result | None, names: Mapping
 
     network.set(first)
     for call, other in pairs:
-        network.set({call.layer: first[call.layer] | to_port(call, other.statistics)})
-    evaluation = Execution()
-    eval_output = network.forward(probe.images, evaluation, training=False)
+        network.set({call.layer: call.to_port(other.statistics)})
+    evaluation = network.forward(probe.images, Execution(), training=False)
     left = list(evaluation.calls)
     for call in calls:
         if same := next((other for other in left if other.layer == call.layer), None):
@@ -241,10 +194,10 @@ def run(network: Network, probe: Probe, reference: Result | None, names: Mapping
         calls=calls,
         dropouts=execution.dropouts,
         pairs=execution.pairs,
-        output=output,
+        output=execution.output,
         loss=loss,
         loss_after=loss_after,
-        eval_output=eval_output,
+        eval_output=evaluation.output,
         eval_dropouts=evaluation.dropouts,
         initial=initial,
         places=places,
@@ -259,34 +212,21 @@ def shapes_of(calls: Sequence[Call]) -> dict[str, tuple[int, ...]]:
     return {f"{call.layer}.{kind}": shape for call in calls for kind, shape in call.shapes.items()}
 
 
-def first_pass(network: Network, images: Array, execution: Execution) -> Array:
-    """The output in training; the calls get the running statistics."""
-    output = network.forward(images, execution, training=True)
-    for call in execution.calls:
-        statistics = network.running_statistics(call)
-        call.statistics = {kind: call.from_port(kind, array) for kind, array in statistics.items()}
-    return output
-
-
-def best_pass(
-    network: Network, images: Array, reference: Sequence[Call], names: Mapping[str, str] | None
-) -> tuple[Execution, Array]:
+def best_pass(network: Network, images: Array, reference: Sequence[Call], names: Mapping[str, str] | None) -> Execution:
     """A port's first pass in training. Of the ways to pair branches that look alike, that in which most calls agree."""
-    best = Execution(reference, names)
-    output = first_pass(network, images, best)
+    best = network.forward(images, Execution(reference, names), training=True)
     for choices in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
-        if agreeing(best, reference) == len(reference):
+        if agreeing(best) == len(reference):
             break
-        tried = Execution(reference, names, choices)
-        output_of_tried = first_pass(network, images, tried)
-        if agreeing(tried, reference) > agreeing(best, reference):
-            best, output = tried, output_of_tried
-    return best, output
+        tried = network.forward(images, Execution(reference, names, choices), training=True)
+        if agreeing(tried) > agreeing(best):
+            best = tried
+    return best
 
 
-def agreeing(execution: Execution, reference: Sequence[Call]) -> int:
+def agreeing(execution: Execution) -> int:
     """The number of calls whose outputs are the reference's, or that have none."""
-    pairs = ((execution.calls[number], reference[other]) for number, other in execution.pairs.items())
+    pairs = ((execution.calls[number], execution.reference[other]) for number, other in execution.pairs.items())
     return sum(
         call.kind == OWN or difference(call.in_order(call.output), other.output) <= SAME for call, other in pairs
     )
@@ -321,7 +261,7 @@ def find_places(
         layer.set({kind: np.full(array.shape, -1.0) for kind, array in layer.get().items()})  # it may be unused
     for call, other in pairs:
         theirs = {kind: numbers[f"{other.layer}.{kind}"] for kind in other.weights}
-        network.layers[call.layer].set(call.weights | to_port(call, theirs))
+        network.layers[call.layer].set(call.to_port(theirs))
     places, places_in_layers = (
         {name: np.rint(array).astype(np.int64) for name, array in arrays.items() if (array >= 0).all()}
         for arrays in (network.arrays(), with_full_names(network.get()))

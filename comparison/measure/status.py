@@ -7,7 +7,7 @@ from common.spec.own_network import drops_by_itself
 from comparison.lockstep import OF_EVALUATION
 from comparison.measure.table import RunsOfRow, have_turns, paired_turns
 from comparison.numbers import SHARE
-from comparison.prove.audits import Audit, Audits, is_audited, read_audits
+from comparison.prove.audits import Audit, Audits, read_audits
 from comparison.prove.learning import Fit, SmallSet, read_fit, read_small_set
 from comparison.prove.proof import (
     CLOSER_DIR,
@@ -88,7 +88,7 @@ class ProvedRow(RunsOfRow):
         if first is None or self.proof.same is False or drops_by_itself(self.in_table.folder):
             return None
         looked_into = (table.folder / proof_path(table.variant, row.name) / CLOSER_DIR for row in (first, self))
-        if all(map(is_audited, looked_into)):
+        if all(map(read_audits, looked_into)):
             return None
         return next((jump for run, other in self.same_seed if (jump := find_jump(other, run))), None)
 

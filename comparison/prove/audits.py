@@ -13,7 +13,7 @@ How much that is: see `differences.py`. What may be wrong: see `causes.py`.
 import math
 import random
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
@@ -180,19 +180,13 @@ def audited_steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
 # --- The audits of a run ---
 
 
-def make_audits(
-    run_dir: Path,
-    asked: Sequence[int],
-    only: Collection[int] | None = None,
-    tell: Callable[[int, int], None] | None = None,
-) -> Audits:
+def make_audits(run_dir: Path, asked: Collection[int] | None, tell: Callable[[int, int], None] | None = None) -> Audits:
     """Audits what a run that has ended has kept, and stores the result in its folder.
 
     The states are deleted, unless a difference is found.
 
     Args:
-      asked: the steps that were to be audited.
-      only: of the steps whose states were kept, those to audit; None: all.
+      asked: the steps to audit; None: all whose states were kept.
       tell: called before each audit of a step with its number, from 1, and how many there are.
 
     Raises:
@@ -205,7 +199,7 @@ def make_audits(
         experiment = replace(experiment, network=network)
     with threadpool_limits(1):  # beside other load, several threads of BLAS wait for each other most of the time
         audits = Audits(
-            steps=_audit_steps(experiment, run_dir, asked, only, tell),
+            steps=_audit_steps(experiment, run_dir, asked, tell),
             evaluations=_audit_evaluations(experiment, run_dir),
         )
     write_json_model(run_dir / AUDITS_FILE, audits)
@@ -217,42 +211,34 @@ def make_audits(
 def _audit_steps(
     experiment: Experiment,
     run_dir: Path,
-    asked: Sequence[int],
-    only: Collection[int] | None,
+    asked: Collection[int] | None,
     tell: Callable[[int, int], None] | None,
 ) -> list[Audit]:
     losses, steps = read_step_losses(run_dir), list[Audit]()
     latest = first_state(experiment)
     outputs = sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
     needed = BYTES * outputs
-    spans = [
-        (first, last) for first, last in _spans(run_dir) if only is None or any(first <= step <= last for step in only)
-    ]
-    for number, (first, last) in enumerate(spans, 1):
+    calls = _audited_calls(run_dir, asked)
+    for number, call in enumerate(calls, 1):
         if tell:
-            tell(number, len(spans))
+            tell(number, len(calls))
         try:
-            before, after = (_state(experiment, run_dir, step) for step in (first - 1, last))
+            before, after = (_state(experiment, run_dir, step) for step in (call[0] - 1, call[-1]))
         except UserError as error:  # such as a weight that is not finite
-            steps.append(Audit.unproved(last, str(error)))
+            steps.append(Audit.unproved(call[-1], str(error)))
             continue
         if latest.step < before.step and (fault := _scaling_fault(experiment, latest, before)) and fault.same is False:
             steps.append(fault)
         latest = after
         if needed > psutil.virtual_memory().available:
-            steps.append(Audit.unproved(last, f"it would need {needed / 2**30:.0f} GiB of memory"))
+            steps.append(Audit.unproved(call[-1], f"it would need {needed / 2**30:.0f} GiB of memory"))
         else:
             found = any(audit.same is False for audit in steps)
             steps.append(_audit_step(experiment, before, after, losses, thorough=not found))
-    for step in asked:
+    for step in asked or ():
         if not any(audit.first_step <= step <= audit.last_step for audit in steps):
             steps.append(Audit.unproved(step, "the states before and after it were not kept"))
     return steps
-
-
-def is_audited(run_dir: Path) -> bool:
-    """Whether the audits of a run are complete; not if they, or the run, were interrupted."""
-    return read_audits(run_dir) is not None
 
 
 def steps_around_skipped(run_dirs: Iterable[Path]) -> set[int]:
@@ -269,18 +255,22 @@ def steps_around_skipped(run_dirs: Iterable[Path]) -> set[int]:
 
 
 def read_audits(run_dir: Path) -> Audits | None:
-    """The audits of a run; None if there are none: a damaged file proves nothing."""
+    """The audits of a run; None if they, or the run, were interrupted. A damaged file proves nothing, either."""
     try:
         return read_json_model(Audits, run_dir / AUDITS_FILE)
     except UserError:
         return None
 
 
-def _spans(run_dir: Path) -> Iterator[tuple[int, int]]:
-    """The first and the last step of each audited call, which mostly takes a single step."""
+def _audited_calls(run_dir: Path, asked: Collection[int] | None) -> list[range]:
+    """The steps of each call to audit, which mostly takes a single step."""
+    calls = []
     for step in audited_state_steps(run_dir):
-        if number := int(read_safetensors_metadata(audited_state_path(run_dir, step)).get(AUDITED, 0)):
-            yield step - number + 1, step
+        number = int(read_safetensors_metadata(audited_state_path(run_dir, step)).get(AUDITED, 0))
+        call = range(step - number + 1, step + 1)
+        if call and (asked is None or any(step in call for step in asked)):
+            calls.append(call)
+    return calls
 
 
 def _state(experiment: Experiment, run_dir: Path, step: int) -> TrainState:

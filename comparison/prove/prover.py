@@ -22,7 +22,7 @@ from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
 from common.spec.own_network import digest_of
 from comparison.plan.request import Request
-from comparison.prove.audits import audited_steps_that_fit, is_audited, make_audits, steps_around_skipped
+from comparison.prove.audits import audited_steps_that_fit, make_audits, read_audits, steps_around_skipped
 from comparison.prove.proof import (
     CLOSER_DIR,
     FIRST_BATCH_DIR,
@@ -37,7 +37,7 @@ from comparison.prove.proof import (
 )
 from comparison.run.program import Ended, Program
 from comparison.run.runner import Follower, run_programs
-from comparison.run.store import Run, check_name
+from comparison.run.store import Run
 
 Programs = Mapping[Path, tuple[str, TrainConfig]]  # run folder -> implementation and options
 
@@ -73,7 +73,7 @@ class Prover:
             first, *others = (job for job in jobs if job.variant == variant)
             values = dict(variant.values)
             parted = [job for job in others if judge(self.folder, values, first.name, job.name).same is False]
-            if not all(is_audited(self.folder / job.path / FIRST_BATCH_DIR) for job in parted):
+            if not all(read_audits(self.folder / job.path / FIRST_BATCH_DIR) for job in parted):
                 self.say(f"losses differ; looking for the layer and the step: {', '.join(row.title for row in parted)}")
                 self._look_again([first, *parted])
 
@@ -86,9 +86,7 @@ class Prover:
             run_dir, failure, digest = program.run_dir, ended.failure, digests[jobs_by_dir[program.run_dir].path]
             if failure is None:
                 try:
-                    result = read_result(run_dir)
-                    check_name(result.implementation, program.implementation)
-                    if result.code_sha256 != code:
+                    if read_result(run_dir).code_sha256 != code:
                         failure = "the code was changed meanwhile"
                 except UserError as error:
                     failure = str(error)
@@ -143,7 +141,7 @@ class Prover:
                 rows.setdefault((path.parent, run.record.seed), {}).setdefault(path / SKIPPED_DIR, run)
         for again in rows.values():
             have_skipped = any(run.result and run.result.skipped_steps for run in again.values())
-            if not have_skipped or all(map(is_audited, again)):
+            if not have_skipped or all(map(read_audits, again)):
                 continue
             self.say("loss scaling has skipped steps; training again, to audit them")
             programs = _as_before(again)
@@ -164,13 +162,13 @@ class Prover:
 
         try:
             self._run_side_by_side(programs, note, steps)
-            only = steps_around_skipped(succeeded) if only_skipped else None
+            asked = {*steps} & steps_around_skipped(succeeded) if only_skipped else steps
             for run_dir in succeeded:
                 with suppress(UserError, MemoryError):  # without audits, nothing more is known
-                    make_audits(run_dir, () if only_skipped else steps, only)
+                    make_audits(run_dir, asked)
         finally:
             for run_dir in programs:
-                if not is_audited(run_dir):  # it was interrupted, or has failed: its states are of no use
+                if not read_audits(run_dir):  # it was interrupted, or has failed: its states are of no use
                     shutil.rmtree(run_dir / STATES_DIR, ignore_errors=True)
 
     def _run_side_by_side(
@@ -273,7 +271,6 @@ ENVIRONMENT = (
     *(LIMIT_VARIABLE, "DNNL_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"),
     "CUDA_VISIBLE_DEVICES",
 )
-VERSIONS_SECONDS = 60.0  # for the following lines; an interpreter that needs longer will be reported by its runs
 VERSIONS = """import importlib.metadata, sys
 print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""
 
@@ -281,8 +278,7 @@ print(sys.version, sorted((str(one.name), one.version) for one in importlib.meta
 @cache
 def _versions(interpreter: str) -> str:
     """The versions of an interpreter and of all packages that are installed for it."""
-    command = [interpreter, "-c", VERSIONS]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=VERSIONS_SECONDS).stdout
-    except (OSError, subprocess.TimeoutExpired):  # the runs of this interpreter will report it
+        return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
+    except OSError:  # the runs of this interpreter will report it
         return ""

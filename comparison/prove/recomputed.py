@@ -22,7 +22,6 @@ from common.spec.networks import NetworkSpec
 from common.spec.own_network import FILES, Layout, Shape, prepared_files, read_layout
 from port.check import start_file
 from port.network import Probe
-from port.run import LossRequest, PassRequest
 
 Array = NDArray[np.float64]
 PRINTED = "printed"
@@ -44,12 +43,12 @@ class RecomputedNetwork(NetworkSpec):
 
     def output(self, weights: Arrays, images: Array, training: bool) -> Array:
         """The logits, float64 (n, classes), of images (n, height, width, channels). Raises UserError."""
-        answer: Array = self._ask(self._pass(weights, images, training))
+        answer: Array = self._ask("output", self._layout().to_native(weights), images, training)
         return answer
 
     def losses(self, output: Array, labels: NDArray[np.int64]) -> tuple[Array, Array]:
         """The loss of each example, and the gradient of their sum by the output. Raises UserError."""
-        answer: tuple[Array, Array] = self._ask(LossRequest(output, labels))
+        answer: tuple[Array, Array] = self._ask("losses", output, labels)
         return answer
 
     def pass_back(self, weights: Arrays, images: Array, gradient: Array) -> Arrays:
@@ -61,20 +60,19 @@ class RecomputedNetwork(NetworkSpec):
         Raises:
           UserError: the file can't be run.
         """
-        return self._layout().to_canonical(self._ask(self._pass(weights, images, True, gradient)))
-
-    def _pass(self, weights: Arrays, images: Array, training: bool, gradient: Array | None = None) -> PassRequest:
-        return PassRequest(self._layout().to_native(weights), images, training, gradient)
+        layout = self._layout()
+        return layout.to_canonical(self._ask("pass_back", layout.to_native(weights), images, gradient))
 
     def _layout(self) -> Layout:
         layout: Layout = read_layout(self.name, self.image_shape, self.num_classes, self.framework, "layers")
         return layout
 
-    def _ask(self, request: LossRequest | PassRequest) -> Any:
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        """What a method of `port.network.Network` returns."""
         process, place = _process(self.name, self.image_shape, self.num_classes, self.framework)
         assert process.stdin and process.stdout
         try:
-            pickle.dump(request, process.stdin)
+            pickle.dump((method, *arguments), process.stdin)
             process.stdin.flush()
             return pickle.load(process.stdout)  # noqa: S301 - from this program's own process
         except (EOFError, OSError):
