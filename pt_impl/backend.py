@@ -1,6 +1,8 @@
 """PyTorch, as `common.backend` sees it: it starts the replicas' processes, or joins those that torchrun has started."""
 
 import os
+import shlex
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -57,10 +59,14 @@ class Torch(Backend):
             raise UserError(
                 f"--save-first-batch true: not with --strategy {config.strategy}, whose processes don't see all layers"
             )
-        if config.compile and config.save_first_batch:
-            raise UserError(
-                "--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false"
-            )
+        if config.compile:
+            compiler = shlex.split(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++"))[0]
+            if shutil.which(compiler) is None:
+                raise UserError(f"--compile true: PyTorch needs a C++ compiler, and {compiler} is not installed")
+            if config.save_first_batch:
+                raise UserError(
+                    "--save-first-batch true: PyTorch's compiled networks don't show their layers; --compile false"
+                )
         return config
 
     def leave(self) -> None:

@@ -97,6 +97,12 @@ def test_compiled_steps_are_the_same_training(runs, implementation, mode, device
     assert np.max(np.abs(losses[0] - losses[1]) / losses[0]) <= 1e-12
 
 
+def test_without_a_compiler_there_is_one_line(tmp_path):
+    command = ("pt", "--compile", "true", "--run-dir", tmp_path / "r", *CPU)
+    (line,) = run_program(*command, CXX="no-such-compiler", expect=2).stderr.splitlines()
+    assert line.endswith("--compile true: PyTorch needs a C++ compiler, and no-such-compiler is not installed")
+
+
 PIPELINE = ("--strategy", "pipeline")
 REFUSED = [
     ("pt", ("--mode", "tutorial", *PIPELINE, "--devices", 2), "--strategy pipeline: not with --mode tutorial"),
