@@ -45,6 +45,7 @@ class Prepare:
     """Converts stored images to a network's inputs, see `Batch`; augments them if there is an augmentation.
 
     Args:
+      rank: in a pipeline, the second one needs no images.
       device, memory_format: where images are prepared, and their layout in memory.
     """
 
@@ -52,19 +53,22 @@ class Prepare:
         self,
         experiment: Experiment,
         augmentation: Augmentation | None = None,
+        rank: int = 0,
         device: torch.device | str = "cpu",
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
-        dataset = experiment.dataset
-        self.dtype, self.memory_format = DTYPES[experiment.config.precision], memory_format
+        dataset, config = experiment.dataset, experiment.config
+        self.dtype, self.memory_format = DTYPES[config.precision], memory_format
         self.shift, self.scale = (torch.from_numpy(a).to(device, self.dtype) for a in (dataset.shift, dataset.scale))
         self.augmentation, self.drops = augmentation, experiment.network.drops
+        self.needs_images = config.strategy != "pipeline" or rank == 0
 
     def __call__(self, images: torch.Tensor, visits: torch.Tensor) -> Any:
         """`images`: as stored, (n, H, W, C)."""
-        if self.augmentation:
-            images = augment(images, visits, self.augmentation)
-        images = self.normalised(images)
+        if self.needs_images:
+            if self.augmentation:
+                images = augment(images, visits, self.augmentation)
+            images = self.normalised(images)
         return (images, visits) if self.drops else images
 
     def normalised(self, images: torch.Tensor) -> torch.Tensor:
@@ -136,8 +140,9 @@ def make_loaders(experiment: Experiment, rank: int) -> tuple[DataLoader[Batch], 
     """The training and test batches of one rank. Call `loader.sampler.set_epoch` before every training epoch."""
     dataset, config = experiment.dataset, experiment.config
     train_sampler, test_sampler = make_samplers(experiment, rank)
-    train_set = ArrayDataset(dataset.train_images, dataset.train_labels, Prepare(experiment, experiment.augmentation))
-    test_set = ArrayDataset(dataset.test_images, dataset.test_labels, Prepare(experiment))
+    prepare_train = Prepare(experiment, experiment.augmentation, rank)
+    train_set = ArrayDataset(dataset.train_images, dataset.train_labels, prepare_train)
+    test_set = ArrayDataset(dataset.test_images, dataset.test_labels, Prepare(experiment, rank=rank))
     # batch_size=None: the items are whole shards already. Pinned memory lets copies to a GPU overlap with the step.
     pin_memory = config.stages_on[rank % len(config.stages_on)] == "gpu"
     return (

@@ -183,7 +183,7 @@ class StreamedLoader(TunedLoader):
 def make_loaders(experiment: Experiment, rank: int, device: torch.device) -> tuple[TunedLoader, TunedLoader]:
     """Replaces pt_impl.data.make_loaders; the batches of these loaders are on the device."""
     dataset, (train_sampler, test_sampler) = experiment.dataset, make_samplers(experiment, rank)
-    prepare = functools.partial(Prepare, experiment, device=device, memory_format=torch.channels_last)
+    prepare = functools.partial(Prepare, experiment, rank=rank, device=device, memory_format=torch.channels_last)
     kind = ResidentLoader if experiment.is_resident else StreamedLoader
     return (
         kind(dataset.train_images, dataset.train_labels, train_sampler, prepare(experiment.augmentation)),

@@ -58,6 +58,11 @@ from common.spec.state import TrainState
 WARMUP_STEPS = 10
 
 
+def num_warmup_steps(steps: int) -> int:
+    """How many of the steps that a run takes are its warm-up."""
+    return min(WARMUP_STEPS, max(1, steps // 2))
+
+
 class Framework(ABC):
     """What the recorder asks of a framework; `common.backend` has the rest of the contract.
 
@@ -153,7 +158,7 @@ class Recorder:
         self.startup_seconds = math.nan
         # Seconds in training before the current epoch, and in evaluation before the latest evaluation.
         self.trained_before = self.evaluated_before = 0.0
-        self.warmup_steps = self.steps_done + min(WARMUP_STEPS, max(1, (plan.total_steps - self.steps_done) // 2))
+        self.warmup_steps = self.steps_done + num_warmup_steps(plan.total_steps - self.steps_done)
         first_stop = plan.first_step if self.turns.are_taken else self.warmup_steps  # see comparison/run/turns.py
         self.turn = Turn(0, first_stop, first_stop)
         self.timed_after: tuple[int, float] | None = None  # steps after this one are timed; the training seconds then

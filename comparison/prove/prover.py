@@ -37,7 +37,7 @@ from comparison.prove.proof import (
 )
 from comparison.run.program import Ended, Program
 from comparison.run.runner import Follower, run_programs
-from comparison.run.store import Run
+from comparison.run.store import Run, check_name
 
 Programs = Mapping[Path, tuple[str, TrainConfig]]  # run folder -> implementation and options
 
@@ -86,7 +86,9 @@ class Prover:
             run_dir, failure, digest = program.run_dir, ended.failure, digests[jobs_by_dir[program.run_dir].path]
             if failure is None:
                 try:
-                    if read_result(run_dir).code_sha256 != code:
+                    result = read_result(run_dir)
+                    check_name(result.implementation, program.implementation)
+                    if result.code_sha256 != code:
                         failure = "the code was changed meanwhile"
                 except UserError as error:
                     failure = str(error)
@@ -271,6 +273,7 @@ ENVIRONMENT = (
     *(LIMIT_VARIABLE, "DNNL_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"),
     "CUDA_VISIBLE_DEVICES",
 )
+VERSIONS_SECONDS = 60.0  # for the following lines; an interpreter that needs longer will be reported by its runs
 VERSIONS = """import importlib.metadata, sys
 print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""
 
@@ -278,7 +281,8 @@ print(sys.version, sorted((str(one.name), one.version) for one in importlib.meta
 @cache
 def _versions(interpreter: str) -> str:
     """The versions of an interpreter and of all packages that are installed for it."""
+    command = [interpreter, "-c", VERSIONS]
     try:
-        return subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=False).stdout
-    except OSError:  # the runs of this interpreter will report it
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=VERSIONS_SECONDS).stdout
+    except (OSError, subprocess.TimeoutExpired):  # the runs of this interpreter will report it
         return ""

@@ -24,7 +24,7 @@ import psutil
 from common.platform.machine import control_group_memory_left, num_cores
 from common.platform.quiet_start import UNTIMED_VARIABLE
 from common.record.monitor import free_gpu_memory
-from common.record.recorder import WARMUP_STEPS
+from common.record.recorder import num_warmup_steps
 from common.record.results import MetricsLine, PlanLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
 from comparison.run.program import Ended, Program
@@ -125,7 +125,7 @@ def _train(members: list["TurnsMember"]) -> None:
     if not members:
         return
     done, total = (max(getattr(member, name) for member in members) for name in ("done", "total_steps"))
-    warm = done - 1 + min(WARMUP_STEPS, max(1, (total - done + 1) // 2))
+    warm = done - 1 + num_warmup_steps(total - done + 1)
     for member in members:
         member.take(Turn(0, warm, warm))
     done = max(member.done for member in members)
