@@ -39,7 +39,7 @@ from comparison.prove.learning import make_memorising_runs, make_whole_set_runs
 from comparison.prove.proof import proof_jobs
 from comparison.prove.prover import Prover
 from comparison.run.side_runs import SideRunner, make_profiles
-from comparison.run_maker import RunMaker, check_data, prepare, with_best_learning_rates
+from comparison.run_maker import RunMaker, check_data, prepare_comparison, with_best_learning_rates
 from comparison.show.export import write_tables
 from comparison.show.live import LiveView
 from comparison.show.report.page import write_report
@@ -55,7 +55,7 @@ def main() -> int:
     take_signals(signal.default_int_handler)
     given = parse_options(CompareConfig, "compare.py", ABOUT)
     console = Console(highlight=False, markup=False, emoji=False)
-    folder, request = prepare(given, console)
+    folder, request = prepare_comparison(given, console)
     interrupted = False
     failure: UserError | None = None
     if given.report_only is None:

@@ -23,7 +23,7 @@ from common.spec.options import DatasetName, ImageShape, ModelName, Precision, T
 Logits = NDArray[np.floating]
 
 MOST_CONFUSIONS = 12  # that are shown, the most frequent ones
-SHOWN = 3  # most likely classes that are shown for a picture
+SHOWN_CLASSES = 3  # most likely classes that are shown for a picture
 
 
 # --- Options ---
@@ -149,7 +149,7 @@ def read_trained_on(weights: Path) -> DataSpec | None:
 # --- Results ---
 
 
-def show(use: UseConfig, config: TrainConfig, implementation: str, dataset: Dataset, logits: Logits) -> None:
+def show_use(use: UseConfig, config: TrainConfig, implementation: str, dataset: Dataset, logits: Logits) -> None:
     """Prints the results of a network; `logits` are those of the test images, float (n, classes).
 
     Raises:
@@ -234,5 +234,5 @@ def predictions_of(logits: Logits, pictures: list[str], dataset: Dataset) -> lis
 
 
 def prediction_line(prediction: dict[str, Any]) -> str:
-    best = sorted(prediction["scores"].items(), key=lambda item: -item[1])[:SHOWN]
+    best = sorted(prediction["scores"].items(), key=lambda item: -item[1])[:SHOWN_CLASSES]
     return f"{prediction['image']}: {', '.join(f'{name} {score:.1%}' for name, score in best)}"

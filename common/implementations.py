@@ -7,7 +7,7 @@ from pathlib import Path
 from common.spec.options import MODES, Mode
 
 # Package -> the module that tries out half precision with it, see `common.platform.processor.try_out`.
-PROBES = {"tensorflow": "tf_impl.precision", "torch": "pt_impl.precision", "jax": "jax_impl.precision"}
+PRECISION_MODULES = {"tensorflow": "tf_impl.precision", "torch": "pt_impl.precision", "jax": "jax_impl.precision"}
 
 
 @dataclass(frozen=True)

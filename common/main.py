@@ -20,9 +20,9 @@ def main(name: str, folder: str = "", backend_file: str = "backend") -> None:
     folder = folder or f"{name}_impl"
     with as_program(f"python -m {folder}"):
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
-        from common.evaluate_predict import USES, read_dataset, show
+        from common.evaluate_predict import USES, read_dataset, show_use
         from common.experiment import Experiment
-        from common.implementations import IMPLEMENTATIONS, PROBES, interpreter_of
+        from common.implementations import IMPLEMENTATIONS, PRECISION_MODULES, interpreter_of
         from common.platform.cli import parse_options
         from common.platform.errors import UserError
         from common.resolve import prepare_processor
@@ -46,8 +46,8 @@ def main(name: str, folder: str = "", backend_file: str = "backend") -> None:
         else:
             raise UserError(f"{word}: the first word should be train, which may be left out, evaluate or predict")
         try:
-            if implementation.package in PROBES:
-                prepare_processor(config, implementation.package, PROBES[implementation.package])
+            if implementation.package in PRECISION_MODULES:
+                prepare_processor(config, implementation.package, PRECISION_MODULES[implementation.package])
             # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
             backend = importlib.import_module(f"{folder}.{backend_file}").BACKEND
         except ModuleNotFoundError as error:
@@ -62,4 +62,4 @@ def main(name: str, folder: str = "", backend_file: str = "backend") -> None:
         experiment = Experiment.make(backend.resolve(config), dataset)
         with backend.errors_in_one_line(experiment.config, trains=False):
             logits = backend.classify(experiment)
-        show(use, config, name, dataset, logits)
+        show_use(use, config, name, dataset, logits)

@@ -175,7 +175,7 @@ def _check_devices(config: TrainConfig, title: str, num_gpus: int, launch: Launc
 
 
 @dataclass(frozen=True)
-class Settings:
+class AutoSettings:
     """The values that `--mode` chooses for settings left at auto; the defaults are those of plain mode."""
 
     precision: Precision = "32"
@@ -183,7 +183,7 @@ class Settings:
     tf32: bool = False
 
 
-def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
+def resolve_settings(config: TrainConfig, tuned: AutoSettings) -> TrainConfig:
     """Returns `config`, whose devices are resolved, with precision, compile and tf32 resolved.
 
     Args:
@@ -194,7 +194,7 @@ def resolve_settings(config: TrainConfig, tuned: Settings) -> TrainConfig:
     """
     if config.tf32 is True and config.accelerator == "cpu":
         raise UserError("--tf32 true: only GPUs have TF32; this run is on the CPU")
-    chosen = tuned if config.mode == "tuned" else Settings()
+    chosen = tuned if config.mode == "tuned" else AutoSettings()
     left = {name: value for name, value in vars(chosen).items() if getattr(config, name) == "auto"}
     config = spelled_out(config.replace(**left))
     if config.compile and config.strategy == "pipeline":
@@ -228,16 +228,16 @@ def tutorial_obstacle(config: TrainConfig) -> str | None:
     return None
 
 
-def tuned_settings(config: TrainConfig) -> Settings:
+def tuned_settings(config: TrainConfig) -> AutoSettings:
     """What `--mode tuned` makes of settings left at auto. On the CPU nothing is compiled: it was slower.
 
     On a GPU, a step of a small network takes so short a time that conversions to bfloat16, which are further kernels,
     cost more than they save: docs/performance.md, "GPU". Strategy dp does not have them, see `_check_devices`.
     """
     if "cpu" in config.stages_on:
-        return Settings("bf16-mixed" if bf16_helps(config) else "32")
+        return AutoSettings("bf16-mixed" if bf16_helps(config) else "32")
     in_half = config.model.startswith("resnet") and config.strategy != "dp"
-    return Settings("bf16-mixed" if in_half else "32", tf32=True)
+    return AutoSettings("bf16-mixed" if in_half else "32", tf32=True)
 
 
 def bf16_helps(config: TrainConfig) -> bool:

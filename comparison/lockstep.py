@@ -51,8 +51,8 @@ def loss_differences(reference: list[float], other: list[float]) -> NDArray[np.f
     return relative
 
 
-JUMP = 30  # times the largest difference before it, and the rounding errors of a step
-SUMMED = 16  # rounding errors in a loss, in units of roundoff
+LOSS_JUMP = 30  # times the largest difference before it, and the rounding errors of a step
+ERRORS_IN_A_LOSS = 16  # rounding errors in a loss, in units of roundoff
 
 
 def find_loss_jump(
@@ -70,12 +70,12 @@ def find_loss_jump(
     """
     differences = loss_differences(*losses)
     # At index s: the largest until step s. Without a loop over the steps, since the tables are made after every run.
-    largest = np.fmax.accumulate([SUMMED * roundoff(*configs), *differences])
-    jumps = (np.flatnonzero(differences > JUMP * largest[:-1]) + 1)[:1].tolist()
+    largest = np.fmax.accumulate([ERRORS_IN_A_LOSS * roundoff(*configs), *differences])
+    jumps = (np.flatnonzero(differences > LOSS_JUMP * largest[:-1]) + 1)[:1].tolist()
     for step in sorted(test_losses[0].keys() & test_losses[1].keys()):
         if step <= len(differences):
             evaluated = float(loss_differences(*([of_run[step]] for of_run in test_losses))[0])
-            if evaluated > JUMP * largest[step]:
+            if evaluated > LOSS_JUMP * largest[step]:
                 jumps.append(step)
                 break
     return min(jumps, default=None)
@@ -155,12 +155,12 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
 
 def _first_batch_departure(reference: Arrays, other: Arrays, tolerance: float, model: str) -> str | None:
     """Names the first layer whose output differs, else every parameter whose gradient differs."""
-    layers = [INPUT, *dict(named_layers(layers_of(model)))]  # a safetensors file does not keep the order
+    layers = [INPUT_ACTIVATION, *dict(named_layers(layers_of(model)))]  # a safetensors file does not keep the order
     both = sorted(reference.keys() & other.keys())  # a layer may not have been watched
     for layer in layers:
         if not (fault := _difference(reference, other, f"activation.{layer}", tolerance)):
             continue
-        if layer == INPUT:
+        if layer == INPUT_ACTIVATION:
             suspects = "the examples of the batch, their integer type, normalisation, or augmentation"
             return f"first batch: the network's {fault.partition('.')[2]}: suspect {suspects}"
         unseen = [name for name in layers[: layers.index(layer)] if f"activation.{name}" not in both]
@@ -207,7 +207,7 @@ def _suspect_step(step: int, plan: Plan, config: TrainConfig) -> str:
 
 # --- What to suspect: the parts that a configuration uses ---
 
-INPUT = "input"  # of the network, as the name of an activation
+INPUT_ACTIVATION = "input"  # of the network, as the name of an activation
 
 
 def suspects_in_use(parts: Mapping[str, object]) -> list[str]:

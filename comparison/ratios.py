@@ -14,12 +14,12 @@ CONFIDENCE = 0.95
 # tests/comparison/test_ratios.py.
 CONFIDENCE_OF_FEW = {3: 0.99, 4: 0.99, 5: 0.97}
 RESAMPLES = 4999
-TRIM = 0.25  # share of the pairs left out at either end; the mean of the others is the interquartile mean
+TRIMMED_SHARE = 0.25  # share of the pairs left out at either end; the mean of the others is the interquartile mean
 MIN_FOR_QUARTILES = 4  # a quartile of fewer samples would only be interpolated between two of them
 MIN_ROUNDS = 3  # with fewer rounds there is no interval
 WARM_UP_FROM = 5  # with this number of rounds or more, the first round is only a warm-up
 MIN_BOOTSTRAP = 9  # the bootstrap interval of fewer pairs is too narrow; see tests/comparison/test_ratios.py
-SAME = 1e-12  # if the range of samples is smaller, they are equal up to rounding
+SAME_RATIO = 1e-12  # if the range of samples is smaller, they are equal up to rounding
 
 # Between processes of the same program, the logarithms of speeds have about this standard deviation.
 BETWEEN_PROCESSES = 0.03
@@ -69,7 +69,7 @@ def mean_interval(samples: Sequence[float]) -> Interval:
     mean = float(np.mean(samples))
     if len(samples) < 2:
         return Interval(mean, None, None)
-    if np.ptp(samples) < SAME:
+    if np.ptp(samples) < SAME_RATIO:
         return Interval(mean, mean, mean)
     interval = stats.ttest_1samp(samples, 0).confidence_interval(CONFIDENCE)
     return Interval(mean, float(interval.low), float(interval.high))
@@ -104,7 +104,7 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
         rng=np.random.default_rng(0),  # the same report from the same samples
     ).confidence_interval
     low, high = float(interval.low), float(interval.high)
-    if len(logs) < MIN_BOOTSTRAP and np.ptp(logs) > SAME:
+    if len(logs) < MIN_BOOTSTRAP and np.ptp(logs) > SAME_RATIO:
         t = stats.ttest_1samp(logs, 0).confidence_interval(confidence)
         low, high = min(low, float(t.low)), max(high, float(t.high))
     estimate = float(np.exp(_trimmed_mean(logs)))
@@ -133,7 +133,7 @@ def ratio_of_turns(rounds: Sequence[Sequence[tuple[Hashable, float]]]) -> Ratio:
     if len(means) > 1:
         ends = np.linspace(0, 1, 201) ** 3  # dense near 0, for rounds with small errors
         deviations, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
-    variances = deviations[:, None] ** 2 + np.maximum(errors, SAME) ** 2
+    variances = deviations[:, None] ** 2 + np.maximum(errors, SAME_RATIO) ** 2
     weights = 1 / variances
     centres = (weights * means).sum(axis=1) / weights.sum(axis=1)
     log_density = (
@@ -167,7 +167,7 @@ def _mean_of_round(pairs: Sequence[tuple[Hashable, float]]) -> tuple[float, floa
     centres = np.array([means[group] for group in groups])
     residuals = values - centres
     count = len(values)
-    cut = int(TRIM * count)
+    cut = int(TRIMMED_SHARE * count)
     kept = count - 2 * cut
     ordered = np.sort(residuals)
     winsorized = np.clip(residuals, ordered[cut], ordered[count - cut - 1])
@@ -192,7 +192,7 @@ def _autocorrelation(values: NDArray[np.float64]) -> float:
 def _trimmed_mean(values: NDArray[np.float64], axis: int = -1) -> Any:
     """Like `stats.trim_mean`, which is ten times slower for a few values."""
     ordered = np.sort(np.moveaxis(values, axis, -1))
-    cut = int(TRIM * ordered.shape[-1])
+    cut = int(TRIMMED_SHARE * ordered.shape[-1])
     return ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
 
 

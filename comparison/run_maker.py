@@ -27,18 +27,17 @@ from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
 from common.resolve import tutorial_obstacle
 from common.spec.options import Mode, TrainConfig
-from common.spec.own_network import FILES, copy_into, own_files, read_prepared
-from common.spec.own_network import prepare as prepare_network
+from common.spec.own_network import NETWORK_FILES, copy_into, own_files, prepare_network, read_prepared
 from comparison.measure.comparison import Comparison, further_rounds
 from comparison.measure.rounds import is_round_disturbed
 from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, contenders, make_variants
 from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
-from comparison.plan.request import Request, hold, make_output_dir, take
+from comparison.plan.request import Request, hold_folder, make_output_dir, take_request
 from comparison.prove.audits import choose_audited_steps, make_audits, read_audits
 from comparison.run.devices import same_devices
-from comparison.run.load_meter import QUIETER, quiet
-from comparison.run.program import Ended, Program, now
+from comparison.run.load_meter import QUIET_ADVICE, quiet
+from comparison.run.program import Program, RunEnd, now
 from comparison.run.runner import Follower, run_programs
 from comparison.run.store import Run, check_name, store_run
 from comparison.run.turns import run_in_turns
@@ -47,7 +46,7 @@ from comparison.show.live import LiveView
 from comparison.show.terminal import tables_so_far
 
 
-def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
+def prepare_comparison(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     """The folder of the comparison, and its request, which is stored there. Downloads data sets that are missing.
 
     Raises:
@@ -56,11 +55,11 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     command = shlex.join(["python", "compare.py", *sys.argv[1:]])
     given = given.with_absolute_paths(given.model_fields_set)
     if given.report_only:
-        stored = take(given.report_only, "--report-only")
+        stored = take_request(given.report_only, "--report-only")
         options = given.applied_to(stored.options, given.report_only, REPORT_WITH)
         return given.report_only, stored.model_copy(update={"options": options})
     if given.resume:
-        stored = take(given.resume, "--resume")
+        stored = take_request(given.resume, "--resume")
         options = given.applied_to(stored.options, given.resume, RESUME_WITH)
         _check(options, stored.config)
         request = stored.model_copy(update={"options": options, "commands": [*stored.commands, command]})
@@ -72,7 +71,7 @@ def prepare(given: CompareConfig, console: Console) -> tuple[Path, Request]:
     config = given.train_config()
     _check(given, config)
     folder = make_output_dir(given)
-    hold(folder, "--output-dir")
+    hold_folder(folder, "--output-dir")
     if given.has_own_network:
         data = data_spec(config)
         copy = copy_into(given.model, folder, data.image_shape, len(data.class_names))
@@ -103,7 +102,7 @@ def _with_own_network(given: CompareConfig, console: Console) -> CompareConfig:
         given = given.model_copy(update={"implementations": usual or names[:1]})
     files = (IMPLEMENTATIONS[name].network_file for name in given.implementations if name in IMPLEMENTATIONS)
     frameworks = list(dict.fromkeys(files))
-    console.print(f"pairing the layers of {', '.join(FILES[name] for name in frameworks)} in {given.model}")
+    console.print(f"pairing the layers of {', '.join(NETWORK_FILES[name] for name in frameworks)} in {given.model}")
     data = data_spec(given.train_config())
     for seed in given.seeds:
         place = prepare_network(given.model, data.image_shape, len(data.class_names), frameworks, seed)
@@ -302,7 +301,7 @@ class RunMaker:
                 load = statistics.median(self._disturbed)
                 self.view.say(
                     f"other programs use {load:{SHARE}} of the cores; turns and rounds that they disturb are left out"
-                    f" unless all are disturbed; {QUIETER}"
+                    f" unless all are disturbed; {QUIET_ADVICE}"
                 )
 
     def audit_interrupted(self) -> None:
@@ -320,7 +319,7 @@ class RunMaker:
             self.view.say(f"{title}: its steps can't be audited: {str(error) or 'too little memory'}")
         self.view.end_audits(time.monotonic() - began)
 
-    def _ended(self, program: Program, ended: Ended) -> None:
+    def _ended(self, program: Program, ended: RunEnd) -> None:
         job = self._jobs[program.run_dir]
         run = store_run(job, program, ended)
         self.runs.append(run)

@@ -9,7 +9,7 @@ from common.experiment import Experiment
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
 from common.record.recorder import Recorder
-from common.resolve import Settings, resolve_devices, resolve_settings, tuned_settings
+from common.resolve import AutoSettings, resolve_devices, resolve_settings, tuned_settings
 from common.spec.options import TrainConfig
 from jax_impl import replicas
 from jax_impl.inspection import predict
@@ -30,7 +30,7 @@ class Jax(Backend):
     def resolve(self, config: TrainConfig) -> TrainConfig:
         num_gpus = 0 if config.accelerator == "cpu" else replicas.count_gpus()
         config = resolve_devices(config, self.title, num_gpus, Launch.read(), STRATEGIES, replicas.cuda_version())
-        return resolve_settings(config, tuned_settings(config) if config.accelerator == "gpu" else Settings())
+        return resolve_settings(config, tuned_settings(config) if config.accelerator == "gpu" else AutoSettings())
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         self.mesh = replicas.make_mesh(experiment.config, launch)

@@ -14,7 +14,7 @@ from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.layers import Conv, Dense
 from common.spec.networks import NetworkSpec, Weights
 from jax_impl.data import Batch, Batches, Prepare
-from jax_impl.networks import PASS, Network, cross_entropy, make_network
+from jax_impl.networks import CURRENT_PASS, Network, cross_entropy, make_network
 from jax_impl.precision import DTYPES
 from jax_impl.weights import canonical_name, load_weights, to_host
 
@@ -48,7 +48,7 @@ def save_first_batch(
     )
 
 
-class Watched(nnx.Module):
+class WatchedModule(nnx.Module):
     """A layer whose output is kept under its canonical name."""
 
     def __init__(self, layers: Any, name: str, with_relu: bool) -> None:
@@ -56,14 +56,14 @@ class Watched(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = self.layers(x)
-        outputs = PASS.get().outputs
+        outputs = CURRENT_PASS.get().outputs
         assert outputs is not None
         outputs[self.name] = nnx.relu(x) if self.with_relu else x
         return x
 
 
 def watch_activations(network: Network, spec: NetworkSpec) -> Network:
-    """A copy of the network that keeps the outputs of its layers, see `Pass`.
+    """A copy of the network that keeps the outputs of its layers, see `NetworkPass`.
 
     A layer's ReLU is a part of the layer. What is no attribute of a module is not watched.
     """
@@ -75,9 +75,9 @@ def watch_activations(network: Network, spec: NetworkSpec) -> Network:
         for attribute, value in list(vars(module).items()):
             name = canonical_name((*path, attribute))
             if name in spec.activations and not isinstance(value, nnx.Module):  # a function, such as pooling
-                setattr(module, attribute, nnx.data(Watched(value, name, False)))
+                setattr(module, attribute, nnx.data(WatchedModule(value, name, False)))
         name = canonical_name(path)
-        return Watched(module, name, name in with_relu) if name in spec.activations else module
+        return WatchedModule(module, name, name in with_relu) if name in spec.activations else module
 
     copy: Network = nnx.recursive_map(watch, nnx.clone(network))  # whose running statistics may change
     return copy

@@ -19,7 +19,7 @@ from flax import nnx
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
 from common.spec.own_network import Layout
-from common.spec.randomness import FIRST_DROPOUT, RESOLUTION, dropout_threshold
+from common.spec.randomness import FIRST_DROPOUT, RATE_RESOLUTION, dropout_threshold
 from jax_impl.precision import COMPUTE_DTYPES, DTYPES
 from jax_impl.randomness import philox
 
@@ -49,7 +49,7 @@ def make_losses(spec: NetworkSpec, smoothing: float = 0.0) -> Losses:
 
 
 @dataclass
-class Pass:
+class NetworkPass:
     """What layers need to know of a pass through the network, beside their inputs.
 
     Attributes:
@@ -65,7 +65,9 @@ class Pass:
 
 
 POOL_2X2 = {"window_shape": (2, 2), "strides": (2, 2)}
-PASS: ContextVar[Pass] = ContextVar("PASS")  # of the network that is called; its layers get their inputs alone
+CURRENT_PASS: ContextVar[NetworkPass] = ContextVar(
+    "PASS"
+)  # of the network that is called; its layers get their inputs alone
 
 
 class Network(nnx.Module):
@@ -84,9 +86,9 @@ class Network(nnx.Module):
         training: bool = False,
         outputs: dict[str, jax.Array] | None = None,
     ) -> jax.Array:
-        """See `Pass`."""
+        """See `NetworkPass`."""
         images, visits = inputs if isinstance(inputs, tuple) else (inputs, None)
-        PASS.set(Pass(training, visits, real, outputs))
+        CURRENT_PASS.set(NetworkPass(training, visits, real, outputs))
         return self.layers(images)
 
 
@@ -148,17 +150,17 @@ class Dropout(nnx.Module):
 
     def __init__(self, rate: float, seed: int, stream: int) -> None:
         self.threshold, self.seed, self.stream = dropout_threshold(rate), seed, FIRST_DROPOUT + stream
-        self.scale = RESOLUTION / (RESOLUTION - self.threshold)
+        self.scale = RATE_RESOLUTION / (RATE_RESOLUTION - self.threshold)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        if not PASS.get().training:
+        if not CURRENT_PASS.get().training:
             return x
-        return x * self.kept(PASS.get().visits, math.prod(x.shape[1:])).reshape(x.shape) * self.scale
+        return x * self.kept(CURRENT_PASS.get().visits, math.prod(x.shape[1:])).reshape(x.shape) * self.scale
 
     def kept(self, visits: jax.Array, size: int) -> jax.Array:
-        """bool (n, size), see `common.spec.randomness.kept`."""
+        """bool (n, size), see `common.spec.randomness.kept_by_dropout`."""
         words = philox(self.seed, visits[:, None], jnp.arange(-(-size // 8)), self.stream)
-        halves = [half >= self.threshold for word in words for half in (word & (RESOLUTION - 1), word >> 16)]
+        halves = [half >= self.threshold for word in words for half in (word & (RATE_RESOLUTION - 1), word >> 16)]
         return jnp.concatenate(halves, axis=1)[:, :size]
 
 
@@ -169,7 +171,7 @@ class OwnDropout(nnx.Module):
         self.dropout, self.drops = dropout, drops
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        return self.dropout(x, deterministic=not (self.drops and PASS.get().training))
+        return self.dropout(x, deterministic=not (self.drops and CURRENT_PASS.get().training))
 
 
 # --- Batch normalisation ---
@@ -192,7 +194,7 @@ class BatchNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """x: (n, H, W, C)."""
-        run = PASS.get()
+        run = CURRENT_PASS.get()
         inputs = x.astype(self.dtype)  # in half precision sums would overflow
         if not run.training:
             return self.normalised(inputs, self.mean[...], self.variance[...])

@@ -16,7 +16,7 @@ from jax_impl.parallel import batch_sharding, weight_sharding
 from jax_impl.precision import LossScale
 from jax_impl.state import get_state, set_state
 from jax_impl.train import Parts, eval_step, make_loop, train_step
-from jax_impl.weights import load_weights, place
+from jax_impl.weights import load_weights, place_module
 
 
 def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Recorder) -> Parts:
@@ -35,7 +35,7 @@ def make_parts(experiment: Experiment, mesh: jax.sharding.Mesh, recorder: Record
         set_state(experiment, optimizer, scale)
     for part in (network, optimizer, scale):
         if part is not None:
-            place(part, weight_sharding(config, mesh))
+            place_module(part, weight_sharding(config, mesh))
 
     sharding = batch_sharding(mesh)
     state_after = functools.partial(get_state, experiment, network, optimizer, scale)

@@ -9,7 +9,7 @@ from common.spec.state import TrainState
 from jax_impl.networks import Network
 from jax_impl.precision import LossScale
 from jax_impl.replicas import replicas_differ
-from jax_impl.weights import assign, canonical_name, get_weights, named_arrays, to_arrays, variables
+from jax_impl.weights import assign_variables, canonical_name, get_weights, named_arrays, to_arrays, variables
 
 # Rule -> canonical name of a slot -> optax's name.
 ADAM = {"mean": "mu", "square": "nu"}
@@ -39,7 +39,7 @@ def set_state(experiment: Experiment, optimizer: nnx.Optimizer[Network], scale: 
     state = experiment.state
     assert state
     for slot, own in slot_variables(experiment, optimizer).items():
-        assign(own, to_native(experiment.network.layout_in("jax"), state.slots[slot]))
+        assign_variables(own, to_native(experiment.network.layout_in("jax"), state.slots[slot]))
     for path, counter in variables(optimizer, nnx.OptState):
         if path[-1] in ("step", "count"):
             # The last link of the chain counts all steps, for the learning rate. Skipped ones don't count for the rule.

@@ -23,7 +23,7 @@ from common.spec.randomness import positions
 from common.spec.state import TrainState
 from jax_impl.data import Batch, Batches
 from jax_impl.train import LossAndCorrect
-from jax_impl.weights import put
+from jax_impl.weights import put_array
 
 
 def compiler_options(config: TrainConfig) -> dict[str, str] | None:
@@ -57,7 +57,9 @@ class Resident:
     def __init__(self, batches: Batches) -> None:
         self.batches, self.prepare = batches, batches.prepare
         everywhere = NamedSharding(batches.sharding.mesh, PartitionSpec())
-        self.whole = tuple(put(np.ascontiguousarray(array), everywhere) for array in (batches.images, batches.labels))
+        self.whole = tuple(
+            put_array(np.ascontiguousarray(array), everywhere) for array in (batches.images, batches.labels)
+        )
 
     def stored(self, *rows: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
         """What the step gets of each batch; `rows`: visits and weights, (batches, n).

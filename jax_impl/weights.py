@@ -15,7 +15,7 @@ from common.spec.own_network import to_canonical, to_native
 
 def load_weights(network: nnx.Module, weights: Weights) -> None:
     """Sets every parameter from canonical arrays, cast to the network's precision."""
-    assign(named_arrays(network), to_native(network.layout, weights))
+    assign_variables(named_arrays(network), to_native(network.layout, weights))
 
 
 def get_weights(network: nnx.Module) -> Weights:
@@ -41,7 +41,7 @@ def variables(module: Any, kind: Any) -> Iterable[tuple[tuple[Any, ...], nnx.Var
     return [(path, node) for path, node in nnx.iter_graph(module) if isinstance(node, kind)]
 
 
-def assign(variables: dict[str, nnx.Variable], arrays: Weights) -> None:
+def assign_variables(variables: dict[str, nnx.Variable], arrays: Weights) -> None:
     """Gives variables values from canonical arrays, with the dtype and on the devices that they have."""
     for name, variable in variables.items():
         if name not in arrays:  # a network of the user's may have unused layers
@@ -62,17 +62,17 @@ def to_host(array: jax.Array) -> NDArray[Any]:
     return np.array(array)
 
 
-def place(module: nnx.Module, sharding_of: Callable[[jax.Array], jax.sharding.Sharding]) -> None:
+def place_module(module: nnx.Module, sharding_of: Callable[[jax.Array], jax.sharding.Sharding]) -> None:
     """Puts every array of a module on the devices that `sharding_of` names."""
 
     def placed(array: jax.Array) -> jax.Array:
         if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):  # of dropout in a network of the user's
             return jax.device_put(array, sharding_of(array))
-        return put(np.array(array), sharding_of(array))
+        return put_array(np.array(array), sharding_of(array))
 
     nnx.update(module, jax.tree.map(placed, nnx.state(module)))
 
 
-def put(array: NDArray[Any], sharding: jax.sharding.Sharding) -> jax.Array:
+def put_array(array: NDArray[Any], sharding: jax.sharding.Sharding) -> jax.Array:
     """The array on all devices of the run. Every process must have the whole of it."""
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])

@@ -14,7 +14,7 @@ from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.record.recorder import Recorder
-from common.resolve import Settings, resolve_devices, resolve_settings
+from common.resolve import AutoSettings, resolve_devices, resolve_settings
 from common.spec.augmentation import Augmentation
 from common.spec.batches import EVAL_BATCH_SIZE, epoch_order
 from common.spec.options import TrainConfig
@@ -28,7 +28,9 @@ from tf_impl.weights import get_weights, load_weights
 # --- Data: arrays of floats, as fit takes them ---
 
 
-def prepare(experiment: Experiment, images: Images, visits: Integers, augmentation: Augmentation | None = None) -> Any:
+def prepare_images(
+    experiment: Experiment, images: Images, visits: Integers, augmentation: Augmentation | None = None
+) -> Any:
     """Inputs of the network, see `Batch`, as arrays of floats; augmented if there is an augmentation."""
     dataset, dtype = experiment.dataset, DTYPES[experiment.config.precision]
     shift, scale = dataset.shift.astype(dtype), dataset.scale.astype(dtype)
@@ -39,7 +41,7 @@ def prepare(experiment: Experiment, images: Images, visits: Integers, augmentati
     return [inputs, visits] if experiment.network.drops else inputs
 
 
-def targets(experiment: Experiment, labels: Any) -> Any:
+def target_labels(experiment: Experiment, labels: Any) -> Any:
     """The labels, one-hot if they are smoothed."""
     one_hot = np.eye(experiment.network.num_classes, dtype="float32")
     return one_hot[labels] if experiment.config.label_smoothing else labels
@@ -52,13 +54,13 @@ def train_arrays(experiment: Experiment, epoch: int) -> tuple[Any, NDArray[Any]]
     # Not all batches: a training may begin within an epoch, and --max-steps leaves out batches before the last one.
     order = np.concatenate([whole[start:stop] for start, stop, _ in plan.shards(epoch + 1, 1)[:, 0]])
     images, labels = dataset.train_images[positions(order)], dataset.train_labels[positions(order)]
-    return prepare(experiment, images, order, experiment.augmentation), targets(experiment, labels)
+    return prepare_images(experiment, images, order, experiment.augmentation), target_labels(experiment, labels)
 
 
 def predict(experiment: Experiment, network: keras.Model) -> NDArray[np.floating]:
     """float (n, classes): logits for the whole test set, in its own order."""
     config, images = experiment.config, experiment.dataset.test_images
-    inputs = prepare(experiment, images, np.zeros(len(images), np.int64))
+    inputs = prepare_images(experiment, images, np.zeros(len(images), np.int64))
     logits = network.predict(inputs, batch_size=EVAL_BATCH_SIZE, verbose=0)
     return np.asarray(logits, DTYPES[config.precision])
 
@@ -108,7 +110,7 @@ def train(experiment: Experiment, recorder: Recorder) -> None:
     optimizer.build(model.trainable_variables)
     if experiment.state:
         set_state(experiment, model, optimizer)
-    test_inputs = prepare(experiment, dataset.test_images, np.arange(len(dataset.test_images)))
+    test_inputs = prepare_images(experiment, dataset.test_images, np.arange(len(dataset.test_images)))
     recording = Recording(recorder, functools.partial(get_state, experiment, model, optimizer))
     model.compile(optimizer=optimizer, **compile_options(experiment))
     # A call for each epoch, instead of Keras's shuffling: the arrays are in the order of common/spec.
@@ -119,7 +121,7 @@ def train(experiment: Experiment, recorder: Recorder) -> None:
             shuffle=False,
             initial_epoch=epoch,
             epochs=epoch + 1,
-            validation_data=(test_inputs, targets(experiment, dataset.test_labels)),
+            validation_data=(test_inputs, target_labels(experiment, dataset.test_labels)),
             validation_batch_size=EVAL_BATCH_SIZE,
             callbacks=[recording],
         )
@@ -167,7 +169,7 @@ class KerasOnOneDevice(Backend):
                 )
         num_gpus = 0 if config.accelerator == "cpu" else count_gpus()
         config = resolve_devices(config, self.title, num_gpus, Launch.read(), (), CUDA)
-        return resolve_settings(config, Settings())
+        return resolve_settings(config, AutoSettings())
 
     def join(self, experiment: Experiment, launch: Launch) -> None:
         setup_process(experiment.config)

@@ -13,7 +13,7 @@ from common.experiment import Experiment
 from tf_impl.networks import DTYPES, Losses, make_losses
 
 
-class Total(keras.metrics.Metric):
+class TotalMetric(keras.metrics.Metric):
     """The sum of a number of each example since the start of the epoch, in 64 bits.
 
     Keras's own mean of the loss, in 32 bits, does not give the loss of a single step.
@@ -55,7 +55,7 @@ class LossOf(keras.losses.Loss):
         self.losses_of = losses_of
 
     def call(self, labels: Any, logits: Any) -> Any:
-        return self.losses_of(classes(labels), logits)
+        return self.losses_of(class_labels(labels), logits)
 
 
 def make_loss(experiment: Experiment, reduction: str = "sum_over_batch_size") -> keras.losses.Loss:
@@ -84,14 +84,14 @@ def compile_options(experiment: Experiment) -> dict[str, Any]:
     dtype, smoothing = DTYPES[config.precision], config.label_smoothing
     losses_of, smoothed = make_losses(experiment.network), make_losses(experiment.network, smoothing)
 
-    def total(name: str, losses_of: Losses) -> Total:
-        return Total(name, lambda labels, logits: losses_of(classes(labels), ops.cast(logits, dtype)))
+    def total(name: str, losses_of: Losses) -> TotalMetric:
+        return TotalMetric(name, lambda labels, logits: losses_of(class_labels(labels), ops.cast(logits, dtype)))
 
     # The totals are for the recorder; an evaluation's losses are not smoothed.
     metrics = ["accuracy", total("loss_sum", losses_of), *([total("smoothed_loss_sum", smoothed)] if smoothing else [])]
     return {"loss": make_mean_loss(experiment), "metrics": metrics, "jit_compile": config.compile or "auto"}
 
 
-def classes(labels: Any) -> Any:
+def class_labels(labels: Any) -> Any:
     """int64 (n,): the labels, which are one-hot for smoothing."""
     return ops.argmax(labels, axis=1) if len(labels.shape) == 2 else ops.cast(labels, "int64")

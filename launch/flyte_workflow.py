@@ -42,7 +42,7 @@ except ImportError as error:
     raise SystemExit(f"{PROGRAM}: error: {error.name} is not installed: {INSTALL}") from None
 
 NODES, GPUS = 2, 2  # nodes of PyTorch and Lightning on a cluster, and GPUs of each node
-CODE = ("common", "networks", "comparison", "launch", "tf_impl", "pt_impl", "ptl_impl")
+COPIED_CODE = ("common", "networks", "comparison", "launch", "tf_impl", "pt_impl", "ptl_impl")
 POLL_SECONDS = 1.0
 
 HYPERPARAMETERS = (
@@ -56,7 +56,7 @@ Hyperparameters = create_model(
     data_dir=(str, "data"),  # Flyte's forms have no fields for paths
     **{name: (TrainConfig.model_fields[name].annotation, TrainConfig.model_fields[name]) for name in HYPERPARAMETERS},
 )
-DEFAULTS = Hyperparameters()
+DEFAULT_HYPERPARAMETERS = Hyperparameters()
 
 
 class Trained(BaseModel):
@@ -89,7 +89,7 @@ def packages(path: Path) -> Iterator[str]:
 image = flyte.Image.from_debian_base(python_version=(3, 11), name="cnn-comparison").with_pip_packages(
     *packages(REPOSITORY / "requirements.txt"), *packages(REPOSITORY / "requirements" / "flyte.txt")
 )
-for folder in CODE:
+for folder in COPIED_CODE:
     image = image.with_source_folder(REPOSITORY / folder)
 
 
@@ -129,7 +129,7 @@ def train(implementation: str, hyperparameters: Hyperparameters) -> Trained | No
     """
     run_dir, kept = find_run_dir(implementation), flyte.ctx().checkpoint
     if kept is not None:
-        restore(kept, run_dir)
+        restore_checkpoint(kept, run_dir)
     config = TrainConfig(**hyperparameters.model_dump(), run_dir=run_dir, checkpoint_every="epoch", resume="auto")
     process = subprocess.Popen([sys.executable, "-m", f"{implementation}_impl", *to_arguments(config)], cwd=REPOSITORY)
     is_first = os.environ.get("RANK", "0") == "0"
@@ -137,12 +137,12 @@ def train(implementation: str, hyperparameters: Hyperparameters) -> Trained | No
     while process.poll() is None:
         latest = next(checkpoint_dirs(run_dir), None)
         if is_first and kept is not None and latest != saved:
-            keep(kept, latest)
+            keep_checkpoint(kept, latest)
             saved = latest
         time.sleep(POLL_SECONDS)
     if process.returncode:
         raise RuntimeError(f"python -m {implementation}_impl: exit status {process.returncode}")
-    return collect(implementation, run_dir) if is_first else None
+    return collect_run(implementation, run_dir) if is_first else None
 
 
 def find_run_dir(implementation: str) -> Path:
@@ -153,14 +153,14 @@ def find_run_dir(implementation: str) -> Path:
     return Path(tempfile.gettempdir()) / f"{context.action.run_name}-{context.action.name}" / "run"
 
 
-def keep(kept: flyte.Checkpoint, checkpoint: Path) -> None:
+def keep_checkpoint(kept: flyte.Checkpoint, checkpoint: Path) -> None:
     """Gives Flyte a copy of the checkpoint: the program may remove the original while Flyte saves it."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(checkpoint, Path(folder) / checkpoint.name)
         kept.save_sync(folder)
 
 
-def restore(kept: flyte.Checkpoint, run_dir: Path) -> None:
+def restore_checkpoint(kept: flyte.Checkpoint, run_dir: Path) -> None:
     """Copies the checkpoint of an earlier attempt to the place where --resume auto looks for it.
 
     The first process of a node copies it for the others, which wait.
@@ -177,7 +177,7 @@ def restore(kept: flyte.Checkpoint, run_dir: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def collect(implementation: str, run_dir: Path) -> Trained:
+def collect_run(implementation: str, run_dir: Path) -> Trained:
     predictions = Predictions.read(run_dir)
     table = {name: getattr(predictions, name) for name in ("labels", "guesses", "scores")}
     return Trained(
@@ -216,7 +216,7 @@ class Compared(BaseModel):
 
 
 @tables.task
-async def compare_all(hyperparameters: Hyperparameters = DEFAULTS) -> Compared:
+async def compare_all(hyperparameters: Hyperparameters = DEFAULT_HYPERPARAMETERS) -> Compared:
     """The workflow. On one machine the implementations train one after the other, so that none slows down another."""
     tasks = (train_tf, train_pt, train_ptl)
     if flyte.ctx().is_in_cluster():

@@ -7,7 +7,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from common.implementations import implementation_title
 
 HERE = Path(__file__).parent
-NAMES = ("tf", "pt", "ptl", "jax")
+JOB_NAMES = ("tf", "pt", "ptl", "jax")
 
 
 def job_files() -> dict[Path, str]:
@@ -17,7 +17,7 @@ def job_files() -> dict[Path, str]:
     )
     files = {}
     for queue in ("slurm", "lsf"):
-        for name in NAMES:
+        for name in JOB_NAMES:
             one = name == "tf"
             processes = "one for each node, which serves all its GPUs" if one else "one for each GPU"
             fills = {"name": name, "title": implementation_title(name), "one": one, "processes": processes}

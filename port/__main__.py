@@ -12,7 +12,7 @@ from common.platform.cli import parse_options
 from common.platform.ending import as_program
 from common.platform.errors import UserError
 from common.spec.options import ImageShape
-from common.spec.own_network import FILES
+from common.spec.own_network import NETWORK_FILES
 from port.check import make_probe, run_all
 from port.departure import PortComparison
 
@@ -37,19 +37,19 @@ def main() -> int:
     options = parse_options(PortConfig, "python -m port", ABOUT)
     if not options.network.is_dir():
         raise UserError(f"--network {options.network}: no such folder")
-    found = [name for name, file in FILES.items() if (options.network / file).is_file()]
+    found = [name for name, file in NETWORK_FILES.items() if (options.network / file).is_file()]
     names = options.implementations or found
-    if missing := [FILES[name] for name in names if name not in found]:
+    if missing := [NETWORK_FILES[name] for name in names if name not in found]:
         raise UserError(f"--network {options.network}: has no {' and no '.join(missing)}")
     if len(names) < 2:
-        has = FILES[names[0]] if names else "none"
-        raise UserError(f"--network {options.network}: needs two of {', '.join(FILES.values())}, has {has}")
+        has = NETWORK_FILES[names[0]] if names else "none"
+        raise UserError(f"--network {options.network}: needs two of {', '.join(NETWORK_FILES.values())}, has {has}")
     probe = make_probe(options.image_shape, options.num_classes)
     first, *ports = run_all(options.network, names, probe).items()
     console = Console(highlight=False, markup=False, emoji=False)
     same = True
     for name, result in ports:
-        comparison = PortComparison(first[1], result, FILES[first[0]], FILES[name], probe)
+        comparison = PortComparison(first[1], result, NETWORK_FILES[first[0]], NETWORK_FILES[name], probe)
         table = Table(box=None, pad_edge=False)
         for heading in (comparison.here, comparison.there, "kind", "output", "gradient", ""):
             table.add_column(heading, justify="right" if heading in ("output", "gradient") else "left")

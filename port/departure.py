@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from port.explain import Named, explain
-from port.layers import NEW_SHARE, OWN, STATISTICS, Array
-from port.match import SAME, Call, Dropout, difference
+from port.explain import NamedArray, explain
+from port.layers import NEW_SHARE, OWN_PARAMETER, STATISTICS, Array
+from port.match import SAME_WITHIN, Dropout, LayerCall, array_difference
 from port.network import Probe
-from port.run import Result
+from port.run import PortResult
 
 UNLIKE_SPREADS = 1.25  # factor between standard deviations of initial weights that is told
 
 # What is known of the frameworks' defaults: (kind of layer, setting), or a function that `explain` finds.
-DEFAULTS = {
+DIFFERENT_DEFAULTS = {
     ("batch norm", "epsilon"): "default: 1e-5 in PyTorch and Flax, 0.001 in Keras",
     ("batch norm", NEW_SHARE): (
         "default: momentum=0.1 in PyTorch, which Keras and Flax call momentum=0.9; 0.99 in Keras and Flax"
@@ -39,7 +39,7 @@ KNOWN_FUNCTIONS = {
 
 
 @dataclass(frozen=True)
-class Pair:
+class CallPair:
     """A call of the port and its counterpart.
 
     Attributes:
@@ -48,20 +48,20 @@ class Pair:
     """
 
     number: int
-    mine: Call
-    theirs: Call
+    mine: LayerCall
+    theirs: LayerCall
     largest_gradient: float
 
     @cached_property
     def output(self) -> float:
         """The difference of the outputs."""
         mine = self.mine.in_order(self.mine.output)
-        return 0.0 if self.mine.kind == OWN else difference(mine, self.theirs.output)
+        return 0.0 if self.mine.kind == OWN_PARAMETER else array_difference(mine, self.theirs.output)
 
     @cached_property
     def input(self) -> float:
         """The difference of the inputs."""
-        return difference(self.mine.input_in_order, self.theirs.input)
+        return array_difference(self.mine.input_in_order, self.theirs.input)
 
     @cached_property
     def gradient(self) -> float:
@@ -75,7 +75,7 @@ class Pair:
     def running(self) -> float:
         """The largest difference of running statistics."""
         mine, theirs = self.mine.statistics, self.theirs.statistics
-        return max((difference(mine[kind], theirs[kind]) for kind in mine.keys() & theirs.keys()), default=0.0)
+        return max((array_difference(mine[kind], theirs[kind]) for kind in mine.keys() & theirs.keys()), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,12 @@ class Departure:
 class PortComparison:
     """A port beside the reference; `here` and `there` are the names of their files."""
 
-    def __init__(self, reference: Result, port: Result, here: str, there: str, probe: Probe) -> None:
+    def __init__(self, reference: PortResult, port: PortResult, here: str, there: str, probe: Probe) -> None:
         self.reference, self.port, self.here, self.there, self.probe = reference, port, here, there, probe
         every = [array for call in reference.calls for array in call.gradients.values()]
         largest = max((float(np.abs(array).max(initial=0.0)) for array in every), default=0.0) or 1.0
         self.pairs = {
-            number: Pair(number, port.calls[number], reference.calls[paired], largest)
+            number: CallPair(number, port.calls[number], reference.calls[paired], largest)
             for number, paired in port.pairs.items()
         }
         paired = set(port.pairs.values())
@@ -124,43 +124,47 @@ class PortComparison:
     @cached_property
     def output(self) -> float:
         """The difference of the networks' outputs."""
-        return difference(self.port.output, self.reference.output)
+        return array_difference(self.port.output, self.reference.output)
 
     @cached_property
     def ends_agree(self) -> bool:
         """Whether output and gradients do. Then no layer departs, though one may pad or crop what another does not."""
-        return self.output <= SAME and all(pair.gradient <= SAME for pair in self.pairs.values())
+        return self.output <= SAME_WITHIN and all(pair.gradient <= SAME_WITHIN for pair in self.pairs.values())
 
     def in_layers(self) -> Departure | None:
         """The first call of the port that departs, or that has no counterpart."""
         for number, call in enumerate(self.port.calls):
             if number not in self.pairs:
-                place = f"at {self.there}'s {about(call)}, which has no counterpart in {self.here}"
+                place = f"at {self.there}'s {call_text(call)}, which has no counterpart in {self.here}"
                 left = sorted(self.left_over, key=lambda other: other.kind != call.kind)  # the same kind first
-                return Departure(place, f"{self.here} still has {about(left[0])}" if left else None)
+                return Departure(place, f"{self.here} still has {call_text(left[0])}" if left else None)
             pair = self.pairs[number]
             if missing := sorted(pair.mine.weights.keys() ^ pair.theirs.weights.keys()):
                 owner = self.there if missing[0] in call.weights else self.here
                 return Departure(f"at {self.name(pair)}", f"only {owner} has a {' and a '.join(missing)} there")
-            if pair.output > SAME and not self.ends_agree:
+            if pair.output > SAME_WITHIN and not self.ends_agree:
                 return self.at(pair)
             if pair.mine.settings.get("epsilon") != pair.theirs.settings.get("epsilon"):  # which may be hardly seen
                 return Departure(f"at {self.name(pair)}", self.different_settings(pair))
         if self.left_over:
-            return Departure(f"at {self.here}'s {about(self.left_over[0])}, which has no counterpart in {self.there}")
+            return Departure(
+                f"at {self.here}'s {call_text(self.left_over[0])}, which has no counterpart in {self.there}"
+            )
         return None
 
-    def at(self, pair: Pair) -> Departure:
+    def at(self, pair: CallPair) -> Departure:
         """Whether the layer itself departs, or what goes into it."""
-        if pair.input <= SAME:
+        if pair.input <= SAME_WITHIN:
             return Departure(f"at {self.name(pair)}", self.different_settings(pair))
-        if difference(padded(pair.mine), padded(pair.theirs)) <= SAME:  # one pads outside of the layer
+        if (
+            array_difference(padded_input(pair.mine), padded_input(pair.theirs)) <= SAME_WITHIN
+        ):  # one pads outside of the layer
             return Departure(f"at {self.name(pair)}", self.different_settings(pair, "padding"))
         known = self.known_before(pair.number)
         cause = self.two_ways(known, pair.theirs.input, pair.mine.input_in_order)
         return Departure(f"between {known[-1][0]} and {self.name(pair)}", cause)
 
-    def two_ways(self, known: list[Named], theirs: Array, mine: Array) -> str | None:
+    def two_ways(self, known: list[NamedArray], theirs: Array, mine: Array) -> str | None:
         """What makes either value of earlier ones."""
         here, there = explain(theirs, known), explain(mine, known)
         if here == there:
@@ -169,36 +173,36 @@ class PortComparison:
         remarks = [f" ({remark})" for words, remark in KNOWN_FUNCTIONS.items() if all(word in text for word in words)]
         return text + "".join(remarks[:1])
 
-    def known_before(self, number: int) -> list[Named]:
+    def known_before(self, number: int) -> list[NamedArray]:
         """Values before a call of the port that agree, the latest last."""
         known = [("the images", self.probe.images)]
         for pair in self.pairs.values():
-            if pair.number < number and pair.input <= SAME and pair.theirs.kind != OWN:
+            if pair.number < number and pair.input <= SAME_WITHIN and pair.theirs.kind != OWN_PARAMETER:
                 known.append((f"input of {pair.theirs.layer}", pair.theirs.input))
-            if pair.number < number and pair.output <= SAME and pair.theirs.output is not None:
+            if pair.number < number and pair.output <= SAME_WITHIN and pair.theirs.output is not None:
                 known.append((pair.theirs.layer, pair.theirs.output))
         return known
 
-    def different_settings(self, pair: Pair, but: str = "") -> str | None:
-        mine, theirs = comparable(pair.mine), comparable(pair.theirs)
+    def different_settings(self, pair: CallPair, but: str = "") -> str | None:
+        mine, theirs = comparable_settings(pair.mine), comparable_settings(pair.theirs)
         texts = []
         for name in mine:
             if name != but and name in theirs and mine[name] != theirs[name]:
-                default = DEFAULTS.get((pair.mine.kind, name))
+                default = DIFFERENT_DEFAULTS.get((pair.mine.kind, name))
                 if name == "padding" and set(mine["strides"]) == {1}:
                     default = None
                 texts.append(f"{name}: {self.both(theirs[name], mine[name])}" + (f" ({default})" if default else ""))
         return "; ".join(texts) or None
 
     def behind_the_last(self) -> Departure | None:
-        if self.output > SAME:
+        if self.output > SAME_WITHIN:
             known = self.known_before(len(self.port.calls))
             cause = self.two_ways(known, self.reference.output, self.port.output)
             return Departure(f"after {known[-1][0]}, the last layer", cause)
         if self.port.has_loss != self.reference.has_loss:
             own, other = (self.there, self.here) if self.port.has_loss else (self.here, self.there)
             return Departure("in the loss", f"{own} has a function loss, {other} takes the cross-entropy")
-        if not math.isclose(self.port.loss, self.reference.loss, rel_tol=SAME):
+        if not math.isclose(self.port.loss, self.reference.loss, rel_tol=SAME_WITHIN):
             return Departure("in the loss", self.both(f"{self.reference.loss:.8g}", f"{self.port.loss:.8g}"))
         return None
 
@@ -216,28 +220,31 @@ class PortComparison:
     def in_gradients(self) -> Departure | None:
         """The last layer whose gradients differ, since they are computed from the end."""
         for pair in reversed(self.pairs.values()):
-            if pair.gradient > SAME:
+            if pair.gradient > SAME_WITHIN:
                 place = f"in the gradients of {self.name(pair)}, while all outputs agree"
                 for file, call in ((self.there, pair.mine), (self.here, pair.theirs)):
                     if not any(array.any() for array in call.gradients.values()):
                         return Departure(place, f"it is not trained in {file}")
                 return Departure(place)
-        if not math.isclose(self.port.loss_after, self.reference.loss_after, rel_tol=SAME):
+        if not math.isclose(self.port.loss_after, self.reference.loss_after, rel_tol=SAME_WITHIN):
             return Departure("in the loss after one update")
         return None
 
     def in_evaluation(self) -> Departure | None:
         for pair in self.pairs.values():
-            if pair.running > SAME:
+            if pair.running > SAME_WITHIN:
                 return Departure(f"in the running statistics of {self.name(pair)}", self.different_settings(pair))
         for pair in self.pairs.values():
-            if pair.mine.kind != OWN and SAME < difference(pair.mine.eval_output, pair.theirs.eval_output) < math.inf:
+            if (
+                pair.mine.kind != OWN_PARAMETER
+                and SAME_WITHIN < array_difference(pair.mine.eval_output, pair.theirs.eval_output) < math.inf
+            ):
                 return Departure(f"at {self.name(pair)}, in evaluation")
-        if difference(self.port.eval_output, self.reference.eval_output) > SAME:
+        if array_difference(self.port.eval_output, self.reference.eval_output) > SAME_WITHIN:
             return Departure("after the last layer, in evaluation")
         return None
 
-    def name(self, pair: Pair) -> str:
+    def name(self, pair: CallPair) -> str:
         return f"{pair.theirs.layer} ({pair.mine.layer} in {self.there})"
 
     # --- What is told ---
@@ -278,7 +285,7 @@ class PortComparison:
 
     def rows(self) -> Iterator[Sequence[str]]:
         """For a table: layer here and there, kind, differences of output and gradient, verdict; in the port's order."""
-        outputs_agree = self.output <= SAME
+        outputs_agree = self.output <= SAME_WITHIN
         for number, call in enumerate(self.port.calls):
             if (pair := self.pairs.get(number)) is None:
                 yield "-", call.layer, call.kind, "", "", "no counterpart"
@@ -287,18 +294,25 @@ class PortComparison:
             gradient = f"{pair.gradient:.0e}" if outputs_agree else ""
             largest = max(pair.output, pair.gradient) if outputs_agree else pair.output
             output = "shape" if math.isinf(pair.output) else f"{pair.output:.0e}"
-            yield pair.theirs.layer, call.layer, call.kind, output, gradient, "same" if largest <= SAME else "departs"
+            yield (
+                pair.theirs.layer,
+                call.layer,
+                call.kind,
+                output,
+                gradient,
+                "same" if largest <= SAME_WITHIN else "departs",
+            )
         for call in self.left_over:
             yield call.layer, "-", call.kind, "", "", "no counterpart"
 
 
-def about(call: Call) -> str:
+def call_text(call: LayerCall) -> str:
     """`conv1 (conv; kernel 3 x 3 x 1 x 8, bias 8)`."""
     shapes = [f"{kind} {' x '.join(map(str, of))}" for kind, of in call.shapes.items() if kind not in STATISTICS]
     return f"{call.layer} ({call.kind}; {', '.join(shapes)})"
 
 
-def comparable(call: Call) -> dict[str, Any]:
+def comparable_settings(call: LayerCall) -> dict[str, Any]:
     """The settings of a layer, with a convolution's padding as numbers of zeros (before, after) for each axis."""
     padding: Any = call.settings.get("padding")
     if call.kind != "conv" or str(padding).lower() in ("circular", "causal", "reflect"):
@@ -307,21 +321,21 @@ def comparable(call: Call) -> dict[str, Any]:
     if isinstance(padding, str):
         settings = call.settings["strides"], call.settings["dilation"]
         each = zip(call.input.shape[1:], call.weights["kernel"].shape[:axes], *settings, strict=False)
-        padding = [zeros(*of_axis) if padding.lower() == "same" else 0 for of_axis in each]
+        padding = [padding_zeros(*of_axis) if padding.lower() == "same" else 0 for of_axis in each]
     elif isinstance(padding, int):
         padding = (padding,) * axes
     return {**call.settings, "padding": tuple(pad if isinstance(pad, tuple) else (pad, pad) for pad in padding)}
 
 
-def padded(call: Call) -> Array:
+def padded_input(call: LayerCall) -> Array:
     """The input as a convolution sees it; that of any other layer as it is."""
-    padding = comparable(call).get("padding")
+    padding = comparable_settings(call).get("padding")
     if call.kind != "conv" or not isinstance(padding, tuple):
         return call.input
     return np.pad(call.input, ((0, 0), *padding, (0, 0)))
 
 
-def zeros(length: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
+def padding_zeros(length: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
     """Of "same": as many as the rounded-up number of positions needs, the odd one after."""
     total = max((math.ceil(length / stride) - 1) * stride + dilation * (size - 1) + 1 - length, 0)
     return total // 2, total - total // 2

@@ -13,9 +13,9 @@ import numpy as np
 from scipy import special
 
 from port.layers import Array
-from port.match import SAME, difference
+from port.match import SAME_WITHIN, array_difference
 
-Named = tuple[str, Array]
+NamedArray = tuple[str, Array]
 MOST_BASES = 10  # the latest values that are tried
 MOST_SECONDS = 5  # for sums
 GELU_TANH = "gelu (tanh approximation)"
@@ -44,7 +44,7 @@ def leaky_relu(slope: float) -> Callable[[Array], Array]:
 ACTIVATIONS |= {f"leaky relu with slope {slope}": leaky_relu(slope) for slope in (0.01, 0.1, 0.2, 0.3)}
 
 
-def explain(target: Array, known: Sequence[Named]) -> str | None:
+def explain(target: Array, known: Sequence[NamedArray]) -> str | None:
     """The expression of earlier values that gives `target`; None if none is found. `known`: the latest one last.
 
     One example of the batch tells expressions apart.
@@ -70,7 +70,7 @@ def explain(target: Array, known: Sequence[Named]) -> str | None:
     return None
 
 
-def _joined(target: Array, bases: Sequence[Named]) -> str | None:
+def _joined(target: Array, bases: Sequence[NamedArray]) -> str | None:
     """Values beside each other along the channels, each explained by itself."""
     for name, base in bases:
         size = base.shape[-1]
@@ -111,7 +111,7 @@ def _flattened(target: Array, name: str, base: Array) -> str | None:
     return None
 
 
-def _activated(name: str, x: Array) -> Iterator[Named]:
+def _activated(name: str, x: Array) -> Iterator[NamedArray]:
     yield name, x
     for activation, function in ACTIVATIONS.items():
         yield f"{activation}({name})", function(x)
@@ -128,12 +128,12 @@ def _sloped(target: Array, name: str, base: Array) -> str | None:
         return None
     for activation, below in (("leaky relu with slope", base[base < 0]), ("elu with alpha", np.expm1(base[base < 0]))):
         factors = target[base < 0] / below
-        if difference(factors, np.full_like(factors, factors[0])) <= SAME:
+        if array_difference(factors, np.full_like(factors, factors[0])) <= SAME_WITHIN:
             return f"{activation} {factors[0]:.4g}({name})"
     return None
 
 
-def _reshaped(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
+def _reshaped(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[NamedArray]:
     """What pooling, flattening, padding and the like make of `x`, where that has the shape."""
     if x.shape == shape:
         yield name, x
@@ -165,7 +165,7 @@ def _reshaped(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
         yield from _pooled(name, x, shape)
 
 
-def _pooled(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
+def _pooled(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[NamedArray]:
     sizes = range(1, 4), range(1, 4), range(2), range(3)
     for window, stride, before, after in itertools.product(*sizes):
         spans = [(length + before + after - window) // stride + 1 for length in x.shape[1:3]]
@@ -188,4 +188,4 @@ def _pooled(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[Named]:
 
 
 def _same(array: Array, other: Array) -> bool:
-    return difference(array, other) <= SAME
+    return array_difference(array, other) <= SAME_WITHIN

@@ -11,13 +11,23 @@ import numpy as np
 import optax
 from flax import nnx
 
-from port.layers import NEW_SHARE, OWN, Array, Layer, Parameters, Weights, as_it_is, squeezed, without_heads
+from port.layers import (
+    NEW_SHARE,
+    OWN_PARAMETER,
+    Array,
+    Layer,
+    LayerParameters,
+    Weights,
+    as_it_is,
+    without_heads,
+    without_unit_axes,
+)
 from port.network import Network, Probe
 from port.run import main
 
 jax.config.update("jax_enable_x64", True)
 
-NAMES = {"var": "variance", "embedding": "kernel"}
+ARRAY_KINDS = {"var": "variance", "embedding": "kernel"}
 NAMES_IN_NORMS = {"bias": "offset", "var": "variance"}
 
 
@@ -53,14 +63,16 @@ def make_layers(name: str, module: nnx.Module) -> list[Layer]:
         case nnx.MultiHeadAttention():
             return [FlaxLayer(name, "attention", attention_parameters(module), {"heads": module.num_heads})]
         case nnx.PReLU():
-            return [FlaxLayer(name, "prelu", {"alpha": (module.negative_slope, squeezed)})]
+            return [FlaxLayer(name, "prelu", {"alpha": (module.negative_slope, without_unit_axes)})]
         case _:
-            own_layers = [(f"{name}.{NAMES.get(key, key)}".strip("."), value) for key, value in own.items()]
-            return [FlaxLayer(of_own, OWN, {"value": (value, squeezed)}) for of_own, value in own_layers]
-    names = NAMES_IN_NORMS if "norm" in kind else NAMES
-    parameters: Parameters = {names.get(key, key): (value, as_it_is) for key, value in own.items()}
+            own_layers = [(f"{name}.{ARRAY_KINDS.get(key, key)}".strip("."), value) for key, value in own.items()]
+            return [
+                FlaxLayer(of_own, OWN_PARAMETER, {"value": (value, without_unit_axes)}) for of_own, value in own_layers
+            ]
+    names = NAMES_IN_NORMS if "norm" in kind else ARRAY_KINDS
+    parameters: LayerParameters = {names.get(key, key): (value, as_it_is) for key, value in own.items()}
     if kind == "conv transpose" and not module.transpose_kernel:
-        parameters["kernel"] = module.kernel, mirrored
+        parameters["kernel"] = module.kernel, mirrored_kernel
     return [FlaxLayer(name, kind, parameters, settings)]
 
 
@@ -68,7 +80,7 @@ def is_nnx_parameter(value: Any) -> bool:
     return isinstance(value, nnx.Param | nnx.BatchStat) and value.get_value() is not None
 
 
-def mirrored(kernel: Array) -> Array:
+def mirrored_kernel(kernel: Array) -> Array:
     """Flax does not mirror the kernel, as the gradient of a convolution does, and has (height, width, in, out)."""
     return np.flip(kernel, range(kernel.ndim - 2)).swapaxes(-1, -2)
 
@@ -82,8 +94,8 @@ def convolution_settings(module: Any) -> dict[str, Any]:
     return {"strides": each(module.strides), "dilation": each(module.kernel_dilation), "padding": module.padding}
 
 
-def attention_parameters(module: nnx.MultiHeadAttention) -> Parameters:
-    parameters: Parameters = {}
+def attention_parameters(module: nnx.MultiHeadAttention) -> LayerParameters:
+    parameters: LayerParameters = {}
     parts = {"query": module.query, "key": module.key, "value": module.value, "output": module.out}
     for part, of_part in parts.items():
         for kind in ("kernel", "bias"):
@@ -148,10 +160,10 @@ class FlaxNetwork(Network):
             if id(module) in self.rates and not (module.deterministic if deterministic is None else deterministic):
                 execution.drop(self.rates[id(module)], None if layers else np.array(x))
             for layer in layers:
-                execution.enter(layer, None if layer.kind == OWN else np.array(x))
+                execution.enter(layer, None if layer.kind == OWN_PARAMETER else np.array(x))
             output = call(module, *args, **options)
             self.entered.remove(id(module))
-            if layers and layers[0].kind != OWN:
+            if layers and layers[0].kind != OWN_PARAMETER:
                 execution.leave(np.array(output))
             return output
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Weights = dict[str, Array]  # kind of a parameter, such as "kernel" -> canonical array
-View = Callable[[Array], Array]  # an array of the framework's -> its canonical form, sharing the memory
-Parameters = dict[str, tuple[Any, View]]
+CanonicalView = Callable[[Array], Array]  # an array of the framework's -> its canonical form, sharing the memory
+LayerParameters = dict[str, tuple[Any, CanonicalView]]
 NEW_SHARE = "momentum (share of the new statistics)"  # a setting, which PyTorch and Keras count from other ends
-OWN = "parameter"  # the kind of a layer that is a single parameter of a class of the user's
+OWN_PARAMETER = "parameter"  # the kind of a layer that is a single parameter of a class of the user's
 STATISTICS = ("mean", "variance")  # parameters that are not trained
 
 
@@ -34,7 +34,7 @@ class Layer(ABC):
 
     name: str
     kind: str
-    parameters: Parameters
+    parameters: LayerParameters
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,12 +81,12 @@ def as_it_is(array: Array) -> Array:
     return array
 
 
-def squeezed(array: Array) -> Array:
+def without_unit_axes(array: Array) -> Array:
     """For parameters whose axes of one position differ between frameworks."""
     return np.atleast_1d(array.squeeze())
 
 
-def without_heads(part: str, kind: str) -> View:
+def without_heads(part: str, kind: str) -> CanonicalView:
     """The view of a kernel or bias of attention, whose axis of features Keras and Flax divide into heads and features.
 
     Args:

@@ -1,7 +1,7 @@
 """Which layer of a port is which layer of the reference: found while the port runs, from what goes into each layer.
 
-The layers that have parameters are followed through one pass over a batch, in 64 bits. A `Call` is one use of such a
-layer. The reference's calls are recorded with their weights, inputs and outputs. In the port, each layer gets its
+The layers that have parameters are followed through one pass over a batch, in 64 bits. A `LayerCall` is one use of such
+a layer. The reference's calls are recorded with their weights, inputs and outputs. In the port, each layer gets its
 weights just before it is used. By then all layers before it have the reference's weights. So its input is equal to that
 of its counterpart, to rounding error, unless the port has departed before; kind and shapes must be equal in any case.
 
@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from port.layers import OWN, Array, Layer, Weights
+from port.layers import OWN_PARAMETER, Array, Layer, Weights
 
 # Relative difference. Rounding in 64 bits stays far below. So do parts that frameworks compute in 32 bits whatever the
 # precision: constants of TensorFlow's gelu (5e-9) and leaky_relu (2e-9), JAX's attention (1e-7).
-SAME = 1e-6
+SAME_WITHIN = 1e-6
 
 
 @dataclass(eq=False)
-class Call:
+class LayerCall:
     """One use of a layer that has parameters.
 
     Attributes:
@@ -79,7 +79,7 @@ class Call:
         reordered = {"kernel"} if self.kind == "dense" else own
         return {kind: array[order] if kind in reordered else array for kind, array in weights.items()}
 
-    def is_like(self, other: "Call") -> bool:
+    def is_like(self, other: "LayerCall") -> bool:
         """Whether kind and shapes are the same, but for a bias that one of them lacks."""
         kernel = self.shapes.get("kernel")
         same_kernel = kernel is not None and kernel == other.shapes.get("kernel")
@@ -105,7 +105,9 @@ class Dropout:
             return self.rate == other.rate and self.values is other.values
         positive = [np.maximum(values, 0) for values in (self.values, other.values)]
         is_relu = self.values[0] >= 0 or other.values[0] >= 0
-        return difference(self.values, other.values) <= SAME or (is_relu and difference(*positive) <= SAME)
+        return array_difference(self.values, other.values) <= SAME_WITHIN or (
+            is_relu and array_difference(*positive) <= SAME_WITHIN
+        )
 
 
 class Execution:
@@ -118,14 +120,14 @@ class Execution:
     """
 
     def __init__(
-        self, reference: Sequence[Call] = (), names: Mapping[str, str] | None = None, choices: Sequence[int] = ()
+        self, reference: Sequence[LayerCall] = (), names: Mapping[str, str] | None = None, choices: Sequence[int] = ()
     ) -> None:
         """Args:
         reference: its calls; none in a pass that pairs nothing.
         names: of layers that the user has paired: the port's -> the reference's.
         choices: for each of `ways`, which counterpart to take; by default the first one.
         """
-        self.calls: list[Call] = []
+        self.calls: list[LayerCall] = []
         self.dropouts: list[Dropout] = []
         self.output: Array = np.empty(0)
         self.pairs: dict[int, int] = {}
@@ -133,14 +135,14 @@ class Execution:
         self.reference = reference
         self.names = dict(names or {})  # and of the layers that are paired in this pass
         self.choices = iter(choices)
-        self.begun: list[Call] = []  # calls that have not ended
+        self.begun: list[LayerCall] = []  # calls that have not ended
         self.last = "the images"  # the name of the last layer that has ended
 
     def enter(self, layer: Layer, x: Array | None) -> None:
         """Before a layer is used, with the input `x`; None for OWN. Gives it its counterpart's weights."""
-        call = Call(layer.name, layer.kind, layer.settings, layer.get(), np.empty(0) if x is None else x)
+        call = LayerCall(layer.name, layer.kind, layer.settings, layer.get(), np.empty(0) if x is None else x)
         self.calls.append(call)
-        if layer.kind != OWN:
+        if layer.kind != OWN_PARAMETER:
             self.begun.append(call)
         if (paired := self._counterpart(call)) is not None:
             other = self.reference[paired]
@@ -160,7 +162,7 @@ class Execution:
         if rate:
             self.dropouts.append(Dropout(rate, self.last, None if x is None else np.sort(x, axis=None)))
 
-    def _counterpart(self, call: Call) -> int | None:
+    def _counterpart(self, call: LayerCall) -> int | None:
         """The reference's free call of the same layer, input and name; None if there is none.
 
         Behind a departure no inputs are the same, so name or order must do.
@@ -172,28 +174,28 @@ class Execution:
         used = set(self.names.values())
         alike = {number: other for number, other in free.items() if other.layer not in used and other.is_like(call)}
         fed = [number for number, other in alike.items() if compare_inputs(call, other)[0]]
-        named = [number for number in fed or alike if plain(alike[number].layer) == plain(call.layer)]
+        named = [number for number in fed or alike if plain_name(alike[number].layer) == plain_name(call.layer)]
         if len(fed) > 1 and not named:  # branches from the same features
             self.ways.append(len(fed))
             return fed[next(self.choices, 0)]
         return next(iter([*named, *fed, *alike]), None)
 
 
-def compare_inputs(call: Call, other: Call) -> tuple[bool, Array | None]:
+def compare_inputs(call: LayerCall, other: LayerCall) -> tuple[bool, Array | None]:
     """Whether both calls have the same input, and how the call's must be reordered for that."""
-    if difference(call.input, other.input) <= SAME:
+    if array_difference(call.input, other.input) <= SAME_WITHIN:
         return True, None
     size = call.input.shape[-1]
     if call.input.ndim == 2 and call.input.shape == other.input.shape:
         for channels in range(2, size):
             if size % channels == 0:  # from channels first to channels last; or back, where `channels` is the rest
                 order = np.arange(size).reshape(channels, -1).T.ravel()
-                if difference(call.input[:, order], other.input) <= SAME:
+                if array_difference(call.input[:, order], other.input) <= SAME_WITHIN:
                     return True, order
     return False, None
 
 
-def difference(array: Array | None, other: Array | None) -> float:
+def array_difference(array: Array | None, other: Array | None) -> float:
     """The largest difference of two arrays, relative to the largest value; infinity if the shapes differ.
 
     Axes of one position don't count: (n, 1, 1, channels) is (n, channels).
@@ -210,6 +212,6 @@ def difference(array: Array | None, other: Array | None) -> float:
     return apart / largest if largest else apart
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A layer's name without what frameworks write differently: `layer1.0.conv1` and `layer1_0_conv1`."""
     return name.lower().replace(".", "_").replace("/", "_")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from port.layers import NEW_SHARE, STATISTICS, Array, Layer, Weights
-from port.match import Call, Execution
+from port.match import Execution, LayerCall
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Network(ABC):
         value, of_variables = self.gradients_of_variables(images, labels, loss or self.loss)
         return float(value), {name: layer.gradients(of_variables) for name, layer in self.layers.items()}
 
-    def running_statistics(self, call: Call) -> Weights:
+    def running_statistics(self, call: LayerCall) -> Weights:
         """What this call in training has made of its layer's statistics; the variance is unbiased.
 
         Keras and Flax have the biased variance, whose divisor is n in place of n - 1.

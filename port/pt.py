@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from port.layers import NEW_SHARE, OWN, Array, Layer, Parameters, Weights, as_it_is, squeezed
+from port.layers import NEW_SHARE, OWN_PARAMETER, Array, Layer, LayerParameters, Weights, as_it_is, without_unit_axes
 from port.network import Network, Probe
 from port.run import main
 
-NAMES = {"weight": "kernel", "bias": "bias"}
+ARRAY_KINDS = {"weight": "kernel", "bias": "bias"}
 NAMES_IN_NORMS = {"weight": "scale", "bias": "offset", "running_mean": "mean", "running_var": "variance"}
 
 
@@ -58,15 +58,18 @@ def make_layers(name: str, module: nn.Module) -> list[Layer]:
             kind, settings = "prelu", {}
         case _:
             own = module.named_parameters(recurse=False)
-            return [TorchLayer(f"{name}.{key}".strip("."), OWN, {"value": (value, squeezed)}) for key, value in own]
+            return [
+                TorchLayer(f"{name}.{key}".strip("."), OWN_PARAMETER, {"value": (value, without_unit_axes)})
+                for key, value in own
+            ]
     parameters = attention_parameters(module) if kind == "attention" else parameters_of(module, kind)
     return [TorchLayer(name, kind, parameters, settings, channels_first)]
 
 
-def parameters_of(module: nn.Module, kind: str) -> Parameters:
+def parameters_of(module: nn.Module, kind: str) -> LayerParameters:
     """Without counters of batches."""
-    names = {"weight": "alpha"} if kind == "prelu" else NAMES_IN_NORMS if "norm" in kind else NAMES
-    views = {"kernel": as_it_is if kind == "embedding" else outputs_last, "alpha": squeezed}
+    names = {"weight": "alpha"} if kind == "prelu" else NAMES_IN_NORMS if "norm" in kind else ARRAY_KINDS
+    views = {"kernel": as_it_is if kind == "embedding" else outputs_last, "alpha": without_unit_axes}
     own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     return {names[key]: (tensor, views.get(names[key], as_it_is)) for key, tensor in own if key in names}
 
@@ -85,8 +88,8 @@ def convolution_settings(module: Any) -> dict[str, Any]:
     }
 
 
-def attention_parameters(module: nn.MultiheadAttention) -> Parameters:
-    parameters: Parameters = {}
+def attention_parameters(module: nn.MultiheadAttention) -> LayerParameters:
+    parameters: LayerParameters = {}
     for index, part in enumerate(("query", "key", "value")):
         rows = slice(index * module.embed_dim, (index + 1) * module.embed_dim)
         parameters[f"{part} kernel"] = module.in_proj_weight, lambda weight, rows=rows: weight[rows].T
@@ -139,10 +142,10 @@ class TorchNetwork(Network):
                 self.execution.drop(rate)
             for layer in layers:
                 x = args[0] if args else next(iter(kwargs.values()))
-                self.execution.enter(layer, None if layer.kind == OWN else self.canonical(layer, x))
+                self.execution.enter(layer, None if layer.kind == OWN_PARAMETER else self.canonical(layer, x))
 
         def leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if self.execution is not None and layers[0].kind != OWN:
+            if self.execution is not None and layers[0].kind != OWN_PARAMETER:
                 output = output[0] if isinstance(output, tuple) else output
                 self.execution.leave(self.canonical(layers[0], output))
 
@@ -164,13 +167,13 @@ class TorchNetwork(Network):
 
     def outputs(self, images: Array, training: bool) -> Any:
         self.network.train(training)
-        with torch.no_grad(), Watch(self):
+        with torch.no_grad(), FunctionWatch(self):
             return self.network(torch.from_numpy(images).permute(0, 3, 1, 2))
 
     def gradients_of_variables(self, images: Array, labels: Array, loss: Callable[..., Any]) -> tuple[Any, Any]:
         self.network.train()
         self.network.zero_grad()
-        with Watch(self):
+        with FunctionWatch(self):
             outputs = self.network(torch.from_numpy(images).permute(0, 3, 1, 2))
             value = loss(outputs, torch.from_numpy(labels)).mean()
         value.backward()
@@ -184,7 +187,7 @@ class TorchNetwork(Network):
         return losses.detach().numpy(), given.grad.numpy()
 
 
-class Watch(TorchFunctionMode):
+class FunctionWatch(TorchFunctionMode):
     """Sees each operation of a pass, and lets dropout drop nothing."""
 
     def __init__(self, network: Network) -> None:

@@ -27,19 +27,19 @@ from pydantic import TypeAdapter, ValidationError
 
 from common.platform.errors import UserError
 from common.spec.networks import load_module
-from port.layers import OWN, Array, Weights
-from port.match import SAME, Call, Dropout, Execution, difference
+from port.layers import OWN_PARAMETER, Array, Weights
+from port.match import SAME_WITHIN, Dropout, Execution, LayerCall, array_difference
 from port.network import Network, Probe, with_full_names
 
 LEARNING_RATE = 0.1  # of the one update
 NAMES_FILE = "names.yaml"
-Names = dict[Literal["pt", "tf", "jax"], dict[str, str]]  # port -> name of its layer -> name of the reference's
+LayerNames = dict[Literal["pt", "tf", "jax"], dict[str, str]]  # port -> name of its layer -> name of the reference's
 LONGEST_ERROR = 300  # characters that are shown
 MOST_WAYS = 32  # assignments of branches that are tried
 
 
 @dataclass
-class Result:
+class PortResult:
     """What one framework has computed.
 
     All files get the same weights, those of the reference. They are drawn anew, since initial weights hide mistakes:
@@ -58,7 +58,7 @@ class Result:
       has_loss, biased: see `Network`.
     """
 
-    calls: list[Call]
+    calls: list[LayerCall]
     dropouts: list[Dropout]
     pairs: dict[int, int]
     output: Array
@@ -87,7 +87,7 @@ def main(make: type[Network], file: str) -> None:
     given = parser.parse_args()
     # The files are this program's own.
     probe: Probe = pickle.loads(given.probe.read_bytes())  # noqa: S301
-    reference: Result | None = pickle.loads(given.reference.read_bytes()) if given.reference else None  # noqa: S301
+    reference: PortResult | None = pickle.loads(given.reference.read_bytes()) if given.reference else None  # noqa: S301
     path = given.folder / file
     try:
         module = load_module(path)
@@ -96,7 +96,7 @@ def main(make: type[Network], file: str) -> None:
         network = make(module, probe, given.seed)
         if given.output:
             names = read_names(given.folder / NAMES_FILE, file, network, reference) if reference else {}
-            given.output.write_bytes(pickle.dumps(run(network, probe, reference, names)))
+            given.output.write_bytes(pickle.dumps(run_network(network, probe, reference, names)))
         else:
             answer_requests(network)
     except UserError as error:
@@ -104,23 +104,23 @@ def main(make: type[Network], file: str) -> None:
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the line is told
         plain = re.sub(r"\x1b\[\d*m", "", str(error))  # Keras's have bold lines
         text = textwrap.shorten(plain, LONGEST_ERROR, placeholder=" ...")
-        sys.exit(f"{where(error, path)}: {type(error).__name__}: {text}")
+        sys.exit(f"{place_of_error(error, path)}: {type(error).__name__}: {text}")
 
 
-def where(error: Exception, path: Path) -> str:
+def place_of_error(error: Exception, path: Path) -> str:
     """The last line of the user's folder that the error has passed: `pt.py, line 12`."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).parent == path.parent]
     return f"{Path(own[-1].filename).name}, line {own[-1].lineno}" if own else path.name
 
 
-def read_names(path: Path, file: str, network: Network, reference: Result) -> dict[str, str]:
+def read_names(path: Path, file: str, network: Network, reference: PortResult) -> dict[str, str]:
     """The layers of `file` that the user has paired with the reference's; most folders pair none.
 
     Raises UserError if the table has another form, if there is no layer of a name, or if two layers are unlike.
     """
     try:
-        names = TypeAdapter(Names).validate_python(yaml.safe_load(path.read_text()) if path.exists() else {})
+        names = TypeAdapter(LayerNames).validate_python(yaml.safe_load(path.read_text()) if path.exists() else {})
     except (ValidationError, yaml.YAMLError):
         raise UserError(f"{path}: should have lines such as `tf: {{dense_1: head}}`, for pt, tf or jax") from None
     pairs = {name: other for port, of_port in names.items() if f"{port}.py" == file for name, other in of_port.items()}
@@ -130,7 +130,7 @@ def read_names(path: Path, file: str, network: Network, reference: Result) -> di
             if wanted not in layers:
                 raise UserError(f"{path}: {has} has no layer {wanted}, only {', '.join(sorted(layers))}")
         layer, call = network.layers[name], calls[other]
-        mine = Call(name, layer.kind, layer.settings, layer.get(), np.empty(0))
+        mine = LayerCall(name, layer.kind, layer.settings, layer.get(), np.empty(0))
         if not mine.is_like(call):
             raise UserError(f"{path}: {name} is {mine.kind} with {mine.shapes}, {other} {call.kind} with {call.shapes}")
     return pairs
@@ -156,7 +156,9 @@ def answer_requests(network: Network) -> None:
 # --- What is compared ---
 
 
-def run(network: Network, probe: Probe, reference: Result | None, names: Mapping[str, str] | None = None) -> Result:
+def run_network(
+    network: Network, probe: Probe, reference: PortResult | None, names: Mapping[str, str] | None = None
+) -> PortResult:
     """All that is compared; each step begins with the reference's weights."""
     initial = network.get()
     if reference is None:
@@ -190,7 +192,7 @@ def run(network: Network, probe: Probe, reference: Result | None, names: Mapping
             left.remove(same)
             call.eval_output = call.in_order(same.output)
     places, places_in_layers = find_places(network, pairs, of_reference)
-    return Result(
+    return PortResult(
         calls=calls,
         dropouts=execution.dropouts,
         pairs=execution.pairs,
@@ -207,28 +209,31 @@ def run(network: Network, probe: Probe, reference: Result | None, names: Mapping
     )
 
 
-def shapes_of(calls: Sequence[Call]) -> dict[str, tuple[int, ...]]:
+def shapes_of(calls: Sequence[LayerCall]) -> dict[str, tuple[int, ...]]:
     """Canonical name of each parameter of the reference's calls -> shape, in the order of execution."""
     return {f"{call.layer}.{kind}": shape for call in calls for kind, shape in call.shapes.items()}
 
 
-def best_pass(network: Network, images: Array, reference: Sequence[Call], names: Mapping[str, str] | None) -> Execution:
+def best_pass(
+    network: Network, images: Array, reference: Sequence[LayerCall], names: Mapping[str, str] | None
+) -> Execution:
     """A port's first pass in training. Of the ways to pair branches that look alike, that in which most calls agree."""
     best = network.forward(images, Execution(reference, names), training=True)
     for choices in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
-        if agreeing(best) == len(reference):
+        if num_agreeing_calls(best) == len(reference):
             break
         tried = network.forward(images, Execution(reference, names, choices), training=True)
-        if agreeing(tried) > agreeing(best):
+        if num_agreeing_calls(tried) > num_agreeing_calls(best):
             best = tried
     return best
 
 
-def agreeing(execution: Execution) -> int:
+def num_agreeing_calls(execution: Execution) -> int:
     """The number of calls whose outputs are the reference's, or that have none."""
     pairs = ((execution.calls[number], execution.reference[other]) for number, other in execution.pairs.items())
     return sum(
-        call.kind == OWN or difference(call.in_order(call.output), other.output) <= SAME for call, other in pairs
+        call.kind == OWN_PARAMETER or array_difference(call.in_order(call.output), other.output) <= SAME_WITHIN
+        for call, other in pairs
     )
 
 
@@ -248,7 +253,7 @@ def draw_weights(network: Network) -> None:
 
 
 def find_places(
-    network: Network, pairs: Sequence[tuple[Call, Call]], reference: Sequence[Call]
+    network: Network, pairs: Sequence[tuple[LayerCall, LayerCall]], reference: Sequence[LayerCall]
 ) -> tuple[Weights, Weights]:
     """Sets the layers to the numbers of canonical values, and reads where they have gone: in arrays and in layers."""
     numbers: Weights = {}

@@ -10,13 +10,23 @@ import numpy as np
 import tensorflow as tf
 from keras import layers, ops
 
-from port.layers import NEW_SHARE, OWN, Array, Layer, Parameters, Weights, as_it_is, squeezed, without_heads
+from port.layers import (
+    NEW_SHARE,
+    OWN_PARAMETER,
+    Array,
+    Layer,
+    LayerParameters,
+    Weights,
+    as_it_is,
+    without_heads,
+    without_unit_axes,
+)
 from port.network import Network, Probe
 from port.run import main
 from tf_impl.networks import DROPOUTS, parts_of
 
-NAMES = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
-NAMES |= {"embeddings": "kernel", "depthwise_kernel": "kernel"}
+ARRAY_KINDS = {"gamma": "scale", "beta": "offset", "moving_mean": "mean", "moving_variance": "variance"}
+ARRAY_KINDS |= {"embeddings": "kernel", "depthwise_kernel": "kernel"}
 
 
 @dataclass
@@ -32,7 +42,9 @@ class KerasLayer(Layer):
 
 def make_layers(name: str, layer: keras.Layer, own: list[keras.Variable]) -> list[Layer]:
     """The layer with its own variables: two for a separable convolution, one a variable for a class of the user's."""
-    parameters: Parameters = {NAMES.get(variable.name, variable.name): (variable, as_it_is) for variable in own}
+    parameters: LayerParameters = {
+        ARRAY_KINDS.get(variable.name, variable.name): (variable, as_it_is) for variable in own
+    }
     match layer:
         case layers.SeparableConv1D() | layers.SeparableConv2D():
             depthwise = depthwise_convolution(f"{name}/depthwise", layer, {"kernel": parameters.pop("kernel")})
@@ -58,15 +70,16 @@ def make_layers(name: str, layer: keras.Layer, own: list[keras.Variable]) -> lis
         case layers.MultiHeadAttention():
             kind, settings, parameters = "attention", {"heads": layer.num_heads}, attention_parameters(layer)
         case layers.PReLU():
-            kind, settings, parameters = "prelu", {}, {"alpha": (layer.alpha, squeezed)}
+            kind, settings, parameters = "prelu", {}, {"alpha": (layer.alpha, without_unit_axes)}
         case _:
             return [
-                KerasLayer(f"{name}/{key}", OWN, {"value": (value, squeezed)}) for key, (value, _) in parameters.items()
+                KerasLayer(f"{name}/{key}", OWN_PARAMETER, {"value": (value, without_unit_axes)})
+                for key, (value, _) in parameters.items()
             ]
     return [KerasLayer(name, kind, parameters, settings)]
 
 
-def depthwise_convolution(name: str, layer: Any, parameters: Parameters) -> Layer:
+def depthwise_convolution(name: str, layer: Any, parameters: LayerParameters) -> Layer:
     """With (height, width, in, multiplier) -> (height, width, 1, in * multiplier): a convolution with `in` groups."""
     variable, _ = parameters["kernel"]
     kernel = variable, lambda array: array.reshape(*array.shape[:-2], 1, -1)
@@ -78,8 +91,8 @@ def convolution_settings(layer: Any) -> dict[str, Any]:
     return {"strides": tuple(layer.strides), "dilation": tuple(layer.dilation_rate), "padding": layer.padding}
 
 
-def attention_parameters(layer: layers.MultiHeadAttention) -> Parameters:
-    parameters: Parameters = {}
+def attention_parameters(layer: layers.MultiHeadAttention) -> LayerParameters:
+    parameters: LayerParameters = {}
     for variable in layer.trainable_variables:
         part, kind = variable.path.split("/")[-2:]
         part = "output" if "output" in part else part
@@ -159,7 +172,7 @@ class KerasNetwork(Network):
             execution = self.execution
             if execution is None:
                 return call(*args, **options)
-            if made[0].kind == OWN:
+            if made[0].kind == OWN_PARAMETER:
                 for part in made:
                     execution.enter(part, None)
                 return call(*args, **options)

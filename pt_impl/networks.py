@@ -13,7 +13,7 @@ from torch.distributed.nn.functional import all_reduce
 
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
-from common.spec.randomness import FIRST_DROPOUT, RESOLUTION, dropout_threshold
+from common.spec.randomness import FIRST_DROPOUT, RATE_RESOLUTION, dropout_threshold
 from pt_impl.precision import DTYPES
 from pt_impl.randomness import philox
 
@@ -91,7 +91,7 @@ class Dropout(nn.Module):
     def __init__(self, rate: float, seed: int, stream: int) -> None:
         super().__init__()
         self.threshold, self.seed, self.stream = dropout_threshold(rate), seed, FIRST_DROPOUT + stream
-        self.scale = RESOLUTION / (RESOLUTION - self.threshold)
+        self.scale = RATE_RESOLUTION / (RATE_RESOLUTION - self.threshold)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: (n, C, H, W) or (n, units)."""
@@ -102,10 +102,10 @@ class Dropout(nn.Module):
         return x * (kept if x.ndim == 2 else kept.permute(0, 3, 1, 2)) * self.scale
 
     def kept(self, visits: torch.Tensor, size: int) -> torch.Tensor:
-        """bool (n, size), see `common.spec.randomness.kept`."""
+        """bool (n, size), see `common.spec.randomness.kept_by_dropout`."""
         numbers = torch.arange(-(-size // 8), device=visits.device)
         words = philox(self.seed, visits[:, None], numbers, self.stream)
-        halves = [half >= self.threshold for word in words for half in (word & (RESOLUTION - 1), word >> 16)]
+        halves = [half >= self.threshold for word in words for half in (word & (RATE_RESOLUTION - 1), word >> 16)]
         return torch.cat(halves, dim=1)[:, :size]
 
 

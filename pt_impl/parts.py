@@ -42,7 +42,7 @@ def make_parts(experiment: Experiment, rank: int, device: torch.device, recorder
 
         network = tuning.tune_network(network, config)
         train_batches, test_batches = tuning.make_loaders(experiment, rank, device)
-        captured = tuning.captures(config)
+        captured = tuning.captures_graphs(config)
         compile_options, optimizer_options = tuning.compile_options(config, captured), tuning.optimizer_options(config)
 
     model = parallelize(network, config, device)

@@ -16,7 +16,7 @@ from pt_impl.networks import Dropout
 from pt_impl.train import eval_step
 
 
-class Stage(nn.Sequential):
+class LayersOfStage(nn.Sequential):
     """Layers one after the other; dropout layers get the visits of their images."""
 
     def forward(self, x: torch.Tensor, visits: torch.Tensor | None = None) -> torch.Tensor:
@@ -27,7 +27,7 @@ class Stage(nn.Sequential):
         return x
 
 
-def take_stage(network: nn.Module, spec: NetworkSpec, rank: int) -> Stage:
+def take_stage(network: nn.Module, spec: NetworkSpec, rank: int) -> LayersOfStage:
     """The layers of this rank's stage, with their names in the network."""
     layers = dict(network.named_children())
     if "flatten" not in layers:  # torchvision's networks have no layer for it
@@ -36,7 +36,7 @@ def take_stage(network: nn.Module, spec: NetworkSpec, rank: int) -> Stage:
     last, _, block = spec.end_of_first_stage.partition(".")
     assert not block or int(block) == len(layers[last]) - 1, "a cut inside of a layer"
     cut = names.index(last) + 1
-    return Stage(OrderedDict((name, layers[name]) for name in (names[:cut], names[cut:])[rank]))
+    return LayersOfStage(OrderedDict((name, layers[name]) for name in (names[:cut], names[cut:])[rank]))
 
 
 class Pipeline(nn.Module):
@@ -45,7 +45,7 @@ class Pipeline(nn.Module):
     The first rank uses their images, the last rank their labels, and both ranks their visits.
     """
 
-    def __init__(self, stage: Stage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
+    def __init__(self, stage: LayersOfStage, rank: int, config: TrainConfig, autocast: torch.autocast) -> None:
         super().__init__()
         self.stage, self.rank, self.config, self.autocast = stage, rank, config, autocast
         self.device = next(stage.parameters()).device

@@ -33,7 +33,7 @@ def setup_replica_process(config: TrainConfig) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
 
 
-hosted: list[dist.TCPStore] = []  # each serves until this process ends
+hosted_stores: list[dist.TCPStore] = []  # each serves until this process ends
 
 
 def prepare_rendezvous(launch: Launch) -> None:
@@ -55,7 +55,7 @@ def prepare_rendezvous(launch: Launch) -> None:
         port = listener.getsockname()[1]
         descriptor = listener.detach()  # the store owns it from now on
         store = dist.TCPStore(LOOPBACK, port, is_master=True, wait_for_workers=False, master_listen_fd=descriptor)
-        hosted.append(store)
+        hosted_stores.append(store)
     os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
 
 

@@ -57,7 +57,7 @@ def compile_ahead(model: nn.Module, autocast: torch.autocast, loader: "TunedLoad
 # --- The pass on a GPU ---
 
 
-def captures(config: TrainConfig) -> bool:
+def captures_graphs(config: TrainConfig) -> bool:
     """Whether each pass is one CUDA graph, see `CapturedPass`."""
     return config.accelerator == "gpu" and config.strategy == "single_device"
 

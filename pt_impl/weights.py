@@ -15,8 +15,8 @@ from pt_impl.replicas import gather_over_replicas
 
 Array = NDArray[Any]
 # Canonical kind of a parameter -> PyTorch's name.
-KINDS = {"kernel": "weight", "bias": "bias"}
-KINDS |= {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance": "running_var"}
+TORCH_NAMES = {"kernel": "weight", "bias": "bias"}
+TORCH_NAMES |= {"scale": "weight", "offset": "bias", "mean": "running_mean", "variance": "running_var"}
 
 
 def load_weights(network: nn.Module, spec: NetworkSpec, weights: Weights) -> None:
@@ -78,7 +78,7 @@ def to_array(tensor: torch.Tensor) -> Array:
 def native_weight_name(parameter: Parameter) -> str:
     """`conv1.kernel` -> `conv1.weight`."""
     layer, _, kind = parameter.name.rpartition(".")
-    return f"{layer}.{KINDS[kind]}"
+    return f"{layer}.{TORCH_NAMES[kind]}"
 
 
 def weight_to_native(parameter: Parameter, array: Array) -> Array:

@@ -21,7 +21,7 @@ class Lightning(Torch):
     name, strategies = "ptl", STRATEGIES
 
     def resolve(self, config: TrainConfig) -> TrainConfig:
-        quiet()
+        quiet_lightning()
         config = super().resolve(config)
         if config.strategy == "fsdp" and config.accumulate_grad_batches > 1 and config.save_first_batch:
             raise UserError(
@@ -37,7 +37,7 @@ class Lightning(Torch):
         train(experiment, make_parts(experiment, self.device, recorder), recorder)
 
 
-def quiet() -> None:
+def quiet_lightning() -> None:
     """Hides the messages that Lightning prints in every run of this program, and no other warning."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

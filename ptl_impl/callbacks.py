@@ -12,7 +12,7 @@ from pt_impl.precision import LossScaler
 from pt_impl.state import get_state, set_state
 
 
-class States(pl.Callback):
+class StatesCallback(pl.Callback):
     """Offers the state to the recorder, and restores it. ModelCheckpoint's files only Lightning can read."""
 
     def __init__(self, experiment: Experiment, recorder: Recorder, scaler: LossScaler) -> None:

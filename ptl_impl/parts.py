@@ -15,7 +15,7 @@ from pt_impl import data
 from pt_impl.networks import make_network
 from pt_impl.precision import LossScaler, make_autocast
 from pt_impl.weights import load_weights
-from ptl_impl.callbacks import FirstBatch, States
+from ptl_impl.callbacks import FirstBatch, StatesCallback
 from ptl_impl.data import ExampleDataModule
 from ptl_impl.train import Classifier, Parts, Recording
 
@@ -61,7 +61,7 @@ def make_parts(experiment: Experiment, device: torch.device, recorder: Recorder)
 
         callbacks.append(pl.callbacks.LambdaCallback(on_train_start=compile_ahead))
     if recorder.keeps_states or experiment.state:
-        callbacks.append(States(experiment, recorder, scaler))
+        callbacks.append(StatesCallback(experiment, recorder, scaler))
     if config.save_first_batch:
         callbacks.append(FirstBatch(recorder, scaler))
 

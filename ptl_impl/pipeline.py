@@ -6,7 +6,7 @@ import torch
 
 from pt_impl.data import Batch, to_device
 from pt_impl.parallel import clip_gradients
-from pt_impl.pipeline import Pipeline, Stage, take_stage
+from pt_impl.pipeline import LayersOfStage, Pipeline, take_stage
 from pt_impl.precision import make_autocast
 from pt_impl.replicas import find_replica_device
 from ptl_impl.train import Classifier
@@ -19,7 +19,7 @@ class PipelinedClassifier(Classifier):
 
     def configure_model(self) -> None:
         """Takes this rank's stage, the first time that Lightning calls it."""
-        if not isinstance(self.network, Stage):
+        if not isinstance(self.network, LayersOfStage):
             self.network = take_stage(self.network, self.experiment.network, self.trainer.global_rank)
             self.stage_device = find_replica_device(self.experiment.config, self.trainer.global_rank)
 

@@ -100,7 +100,7 @@ class Classifier(pl.LightningModule):
 
 
 class Recording(pl.Callback):
-    """Reports steps and evaluations to the recorder; `States` (callbacks.py) offers it the states."""
+    """Reports steps and evaluations to the recorder; `StatesCallback` (callbacks.py) offers it the states."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder

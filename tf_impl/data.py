@@ -16,7 +16,7 @@ from common.spec.batches import Batch as Batch
 from common.spec.options import Precision
 from common.spec.randomness import STREAM_AUGMENTATION, positions, visits
 from tf_impl.networks import DTYPES
-from tf_impl.randomness import high, philox
+from tf_impl.randomness import philox, shifted_right
 
 # An element of a pipeline: inputs, labels and count of a Batch. It is a plain tuple, since tf.function needs more time
 # for any other type in every step. A step makes a Batch of it when it is traced.
@@ -38,11 +38,11 @@ def augment(images: tf.Tensor, visits: tf.Tensor, augmentation: Augmentation) ->
     words = philox(augmentation.seed, visits, 0, STREAM_AUGMENTATION)
     vertical, horizontal, mirror = (word[:, None] for word in words[:3])
     # A word times n, shifted right by 32 bits, is an integer from 0 to n - 1.
-    rows = tf.range(height, dtype=tf.int64) + high(vertical * (2 * pad + 1))
+    rows = tf.range(height, dtype=tf.int64) + shifted_right(vertical * (2 * pad + 1))
     columns = tf.range(width, dtype=tf.int64)
     if augmentation.flips:
-        columns = tf.where(high(mirror, 31) == 1, columns[::-1], columns)
-    columns = columns + high(horizontal * (2 * pad + 1))
+        columns = tf.where(shifted_right(mirror, 31) == 1, columns[::-1], columns)
+    columns = columns + shifted_right(horizontal * (2 * pad + 1))
     padded = tf.pad(images, [[0, 0], [pad, pad], [pad, pad], [0, 0]])
     return tf.gather(tf.gather(padded, rows, axis=1, batch_dims=1), columns, axis=2, batch_dims=1)
 

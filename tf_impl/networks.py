@@ -13,8 +13,8 @@ from keras import layers, ops
 
 from common.spec.networks import NetworkSpec
 from common.spec.options import TrainConfig
-from common.spec.randomness import FIRST_DROPOUT, RESOLUTION, dropout_threshold
-from tf_impl.randomness import high, philox
+from common.spec.randomness import FIRST_DROPOUT, RATE_RESOLUTION, dropout_threshold
+from tf_impl.randomness import philox, shifted_right
 
 # The dtype of weights, normalised images and losses; and Keras's policy for the dtype that layers compute in.
 DTYPES = {"32": "float32", "64": "float64", "bf16-mixed": "float32", "16-mixed": "float32"}
@@ -23,11 +23,11 @@ POLICIES = {"32": "float32", "64": "float64", "bf16-mixed": "mixed_bfloat16", "1
 DROPOUTS = layers.Dropout, layers.SpatialDropout1D, layers.SpatialDropout2D, layers.SpatialDropout3D
 DROPOUTS += layers.GaussianDropout, layers.AlphaDropout
 BACKEND = keras.backend.backend()
-Total = Callable[[Any], Any]  # from a replica's numbers to their sum over all replicas
+SumOverReplicas = Callable[[Any], Any]  # from a replica's numbers to their sum over all replicas
 Losses = Callable[[Any, Any], Any]  # from labels (n,) and logits (n, classes) to losses (n,)
 
 
-def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = None) -> keras.Model:
+def make_network(spec: NetworkSpec, config: TrainConfig, total: SumOverReplicas | None = None) -> keras.Model:
     """The network of `spec`, from its inputs, see `Batch`, to logits (N, classes), in the run's precision.
 
     `total`: for `--sync-batchnorm`; None if there is one replica.
@@ -49,19 +49,19 @@ def make_network(spec: NetworkSpec, config: TrainConfig, total: Total | None = N
     return network
 
 
-def with_own_layers(network: keras.Model, total: Total | None, keep_others: bool) -> keras.Model:
+def with_own_layers(network: keras.Model, total: SumOverReplicas | None, keep_others: bool) -> keras.Model:
     """The network with layers from below where Keras's compute something else.
 
     `keep_others`: instead of copies, which only classes with `get_config` have.
     """
-    own = {layer.name: new for layer in network.layers if (new := replacement(layer, total))}
+    own = {layer.name: new for layer in network.layers if (new := layer_in_lockstep(layer, total))}
     if not own:
         return network
     copy = (lambda layer: layer) if keep_others else copy_of
     return keras.models.clone_model(network, clone_function=lambda layer: own.get(layer.name) or copy(layer))
 
 
-def replacement(layer: keras.Layer, total: Total | None = None) -> keras.Layer | None:
+def layer_in_lockstep(layer: keras.Layer, total: SumOverReplicas | None = None) -> keras.Layer | None:
     """A layer from below to use instead of this one; None to use Keras's."""
     options = {"name": layer.name, "dtype": layer.dtype_policy}
     match layer:
@@ -154,7 +154,7 @@ def with_visits(network: keras.Sequential, seed: int) -> keras.Model:
             x = Dropout(layer.rate, seed, stream, name=layer.name)(x, visits)
             stream += 1
         else:
-            x = (replacement(layer) or copy_of(layer))(x)
+            x = (layer_in_lockstep(layer) or copy_of(layer))(x)
     return keras.Model((images, visits), x)
 
 
@@ -169,7 +169,7 @@ class Dropout(layers.Layer):
     def __init__(self, rate: float, seed: int, stream: int, **options: Any) -> None:
         super().__init__(**options)
         self.threshold, self.seed, self.stream = dropout_threshold(rate), seed, FIRST_DROPOUT + stream
-        self.scale = RESOLUTION / (RESOLUTION - self.threshold)
+        self.scale = RATE_RESOLUTION / (RATE_RESOLUTION - self.threshold)
 
     def call(self, x: Any, visits: Any, training: bool = False) -> Any:
         """x: (n, ...); visits: int64 (n,), not used in evaluation."""
@@ -179,10 +179,12 @@ class Dropout(layers.Layer):
         return x * ops.cast(kept, x.dtype) * self.scale
 
     def kept(self, visits: Any, size: int) -> Any:
-        """bool (n, size), see `common.spec.randomness.kept`."""
+        """bool (n, size), see `common.spec.randomness.kept_by_dropout`."""
         numbers = ops.arange(-(-size // 8), dtype="int64")
         words = philox(self.seed, visits[:, None], numbers, self.stream)
-        halves = [half >= self.threshold for word in words for half in (word & (RESOLUTION - 1), high(word, 16))]
+        halves = [
+            half >= self.threshold for word in words for half in (word & (RATE_RESOLUTION - 1), shifted_right(word, 16))
+        ]
         return ops.concatenate(halves, axis=1)[:, :size]
 
     def compute_output_shape(self, input_shape: tuple[int | None, ...], *others: Any) -> tuple[int | None, ...]:
@@ -198,7 +200,7 @@ class BatchNormalization(layers.Layer):
     Used instead of Keras's layer, whose running variance is the biased one and differs from replica to replica.
     """
 
-    def __init__(self, total: Total | None, momentum: float, epsilon: float, **options: Any) -> None:
+    def __init__(self, total: SumOverReplicas | None, momentum: float, epsilon: float, **options: Any) -> None:
         super().__init__(**options)
         self.total, self.momentum, self.epsilon = total or (lambda values: values), momentum, epsilon
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from common.spec.options import TrainConfig
 from common.spec.update_rule import NORM_EPSILON, LossScaling, UpdateRule
-from tf_impl.precision import LossScale, scaled
+from tf_impl.precision import LossScale, scaled_gradient
 from tf_impl.rules import RuleOptimizer
 
 Tensors = list[tf.Tensor]
@@ -38,7 +38,7 @@ class Optimizer(RuleOptimizer):
         sums = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
         norm = tf.linalg.global_norm(sums)
         factor = tf.minimum(tf.ones([], norm.dtype), self.largest_norm / (norm + NORM_EPSILON))
-        return [scaled(gradient, factor) for gradient in gradients]
+        return [scaled_gradient(gradient, factor) for gradient in gradients]
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         with tf.device(variable.device):  # each stage of a pipeline computes its own updates

@@ -23,7 +23,7 @@ def make_parts(experiment: Experiment, strategy: tf.distribute.Strategy, recorde
     if config.strategy == "pipeline":
         from tf_impl import pipeline
 
-        placed = pipeline.placed(experiment.network, config)
+        placed = pipeline.layers_placed(experiment.network, config)
     with strategy.scope(), placed:
         network = make_network(experiment.network, config, sum_over_replicas)
         load_weights(network, experiment.first_weights)

@@ -18,7 +18,7 @@ Shares = tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]
 
 
 @contextmanager
-def placed(spec: NetworkSpec, config: TrainConfig) -> Iterator[None]:
+def layers_placed(spec: NetworkSpec, config: TrainConfig) -> Iterator[None]:
     """Places the variables of layers that are made inside the context on the device of their stage."""
     devices, names = device_names(config), [keras_name(layer) for layer in spec.activations]
     cut = names.index(keras_name(spec.end_of_first_stage)) + 1
@@ -66,7 +66,11 @@ class Stages:
                 parts.append(tf.split(labels, number))
             shares = [self.one_part(optimizer, part, count) for part in zip(*parts, strict=True)]
             losses, gradients, correct = zip(*shares, strict=True)
-            return total(losses), [total(parts) for parts in zip(*gradients, strict=True)], total(correct)
+            return (
+                sum_of_shares(losses),
+                [sum_of_shares(parts) for parts in zip(*gradients, strict=True)],
+                sum_of_shares(correct),
+            )
 
         number = self.config.microbatches
         if number == 1:
@@ -94,7 +98,7 @@ class Stages:
         return loss, [*of_first, *of_second], correct
 
 
-def total(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
+def sum_of_shares(parts: tuple[tf.Tensor, ...]) -> tf.Tensor:
     """The sum, computed on the device of the parts."""
     with tf.device(parts[0].device):
         return tf.add_n(parts)

@@ -42,10 +42,10 @@ class LossScale:
         self.scale.assign(self.scale * change)
         self.good_steps.assign(tf.where(skip | grown, 0, self.good_steps + 1))
         self.skipped.assign_add(tf.cast(skip, tf.int64))
-        return [scaled(gradient, factor) for gradient in gradients]
+        return [scaled_gradient(gradient, factor) for gradient in gradients]
 
 
-def scaled(gradient: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+def scaled_gradient(gradient: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     """The product, computed on the gradient's device: each stage of a pipeline has its own gradients."""
     with tf.device(gradient.device):
         return gradient * factor

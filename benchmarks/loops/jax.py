@@ -16,7 +16,7 @@ from jax_impl.data import Batches
 from jax_impl.networks import Network, make_network
 from jax_impl.parallel import batch_sharding, weight_sharding
 from jax_impl.tuning import compiler_options, max_pool
-from jax_impl.weights import load_weights, place
+from jax_impl.weights import load_weights, place_module
 
 
 def make_limit(experiment: Experiment) -> Loop:
@@ -24,7 +24,7 @@ def make_limit(experiment: Experiment) -> Loop:
     config, mesh = experiment.config, BACKEND.mesh
     network = make_network(experiment.network, config, max_pool)
     load_weights(network, experiment.initial_weights)
-    place(network, weight_sharding(config, mesh))
+    place_module(network, weight_sharding(config, mesh))
     inputs, labels, _ = next(Batches(experiment, batch_sharding(mesh), trains=True).epoch())
     graph, parameters, others = nnx.split(network, nnx.Param, ...)
     optimizer = optax.sgd(1e-3, momentum=config.momentum)

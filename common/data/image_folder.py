@@ -22,13 +22,24 @@ from common.platform.files import file_error_reason
 from common.platform.machine import num_cores
 from common.spec.options import ImageShape
 
-SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}  # others are left out
+IMAGE_SUFFIXES = {
+    ".bmp",
+    ".gif",
+    ".jpeg",
+    ".jpg",
+    ".pgm",
+    ".png",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+}  # others are left out
 TRAIN_WORD, TEST_WORDS = "train", ("test", "val")  # in names of folders such as training_set; the first one counts
 DEFAULT_SHAPE = (64, 64, 3)
 MUCH_CUT = 0.25  # of an image
-CHUNK = 16  # images for each core that are read before the first of them is written
+IMAGES_PER_CORE = 16  # images for each core that are read before the first of them is written
 
-Labelled = list[tuple[Path, int]]  # paths of images, with their labels
+LabelledPaths = list[tuple[Path, int]]  # paths of images, with their labels
 
 warnings.filterwarnings("ignore", module="PIL")  # about damaged metadata, and large images
 
@@ -63,7 +74,7 @@ def folders_state(source: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Listing:
+class ImageListing:
     """The images to convert.
 
     Attributes:
@@ -71,12 +82,12 @@ class Listing:
     """
 
     class_names: list[str]
-    train: Labelled
-    test: Labelled
+    train: LabelledPaths
+    test: LabelledPaths
     left_out: list[Path]
 
 
-def list_images(source: Path) -> Listing:
+def list_images(source: Path) -> ImageListing:
     """Every image with its label, sorted. Raises UserError if a class has none, or there are none to test on."""
     if parts := _parts(source):
         train, test = map(_images_of_classes, parts)
@@ -94,7 +105,7 @@ def list_images(source: Path) -> Listing:
         )
     for name, files in train.items():
         if not files:
-            shown = ", ".join(sorted(SUFFIXES))
+            shown = ", ".join(sorted(IMAGE_SUFFIXES))
             raise UserError(f"--dataset {source}: no images of class {name} for training ({shown})")
     if not any(test.values()):
         raise UserError(f"--dataset {source}: no images to test on; a class needs five, of which one is a test image")
@@ -104,7 +115,7 @@ def list_images(source: Path) -> Listing:
     taken = {path for path, _ in of_train + of_test}
     visible = (path for path in sorted(source.rglob("*")) if "/." not in f"/{path.relative_to(source)}")
     left_out = [path for path in visible if path.is_file() and path not in taken]
-    return Listing([*train], of_train, of_test, left_out)
+    return ImageListing([*train], of_train, of_test, left_out)
 
 
 def _images_of_classes(folder: Path) -> dict[str, list[Path]]:
@@ -126,7 +137,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _images(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.glob("[!.]*")) if path.suffix.lower() in SUFFIXES]
+    return [path for path in sorted(folder.glob("[!.]*")) if path.suffix.lower() in IMAGE_SUFFIXES]
 
 
 # --- The conversion ---
@@ -150,7 +161,7 @@ def _convert(source: Path, output: Path, image_shape: ImageShape, state: str, co
     console.print(f"{len(listing.class_names)} classes, {counts[0]:,} training and {counts[1]:,} test images")
 
 
-def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console: Console) -> list[int]:
+def _write_images(files: LabelledPaths, path: Path, image_shape: ImageShape, console: Console) -> list[int]:
     """Writes the array of those images that can be read; returns their labels. Tells if much is cut off."""
     labels, num_cut = list[int](), 0
     header = {"descr": "|u1", "fortran_order": False}
@@ -161,7 +172,7 @@ def _write_images(files: Labelled, path: Path, image_shape: ImageShape, console:
         except UserError as error:
             return error
 
-    size = CHUNK * num_cores()
+    size = IMAGES_PER_CORE * num_cores()
     starts = range(0, len(files), size)
     with path.open("wb") as array, ThreadPoolExecutor(num_cores()) as pool:  # Pillow decodes without the GIL
         write_array_header_1_0(array, {**header, "shape": (len(files), *image_shape)})

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Config = TypeVar("Config", bound=BaseModel)
 MAX_SHOWN = 100  # characters of a value that a message shows
-LAST = Group("options from a file, and help", sort_key=100)
+LAST_GROUP = Group("options from a file, and help", sort_key=100)
 
 
 def parse_options(schema: type[Config], program: str, about: str, arguments: Sequence[str] | None = None) -> Config:
@@ -42,7 +42,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
         if word == "" or (word.startswith("--") and word.endswith("=")):
             raise UserError(f"{word[:-1] or words[index - 1]}: is empty")
     usage = f"{program} [--OPTION VALUE ...]"
-    app = App(program, help=about, usage=usage, help_format="plaintext", version_flags=(), group_commands=LAST)
+    app = App(program, help=about, usage=usage, help_format="plaintext", version_flags=(), group_commands=LAST_GROUP)
     app.result_action = "return_value"
 
     @app.default
@@ -52,7 +52,7 @@ def parse_options(schema: type[Config], program: str, about: str, arguments: Seq
     @app.meta.default
     def read_file(
         *words: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
-        config: Annotated[Path | None, Parameter(group=LAST, help="read options from a YAML file")] = None,
+        config: Annotated[Path | None, Parameter(group=LAST_GROUP, help="read options from a YAML file")] = None,
     ) -> Any:
         if config is not None:
             app.config = (_read_options_file(config),)

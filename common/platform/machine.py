@@ -90,7 +90,7 @@ def git_state() -> dict[str, str | bool] | None:
 
 # --- NVIDIA GPUs, and why a framework can't use them ---
 
-CURE = f"`make environments` in {REPOSITORY} installs what it needs"
+INSTALL_ADVICE = f"`make environments` in {REPOSITORY} installs what it needs"
 
 
 def list_gpus() -> list[str]:
@@ -113,11 +113,12 @@ def why_no_gpu(cuda: str | None) -> str:
       cuda: the version of CUDA that the framework is built for, such as `12.5.1`; None: it is built without.
     """
     if cuda is None:
-        return f"it is built without CUDA; {CURE}"
+        return f"it is built without CUDA; {INSTALL_ADVICE}"
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1"):
         return f"CUDA_VISIBLE_DEVICES is {hidden!r}, which hides all GPUs; unset it"
-    return f"it needs the libraries of CUDA {cuda} ({CURE}) and a driver that supports them (nvidia-smi names its CUDA)"
+    driver = "a driver that supports them (nvidia-smi names its CUDA)"
+    return f"it needs the libraries of CUDA {cuda} ({INSTALL_ADVICE}) and {driver}"
 
 
 # --- Limits of CPU and memory that a container or a scheduler sets: Linux's control groups, version 2 ---

@@ -26,8 +26,8 @@ CPUINFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the announced instructi
 AMX = {"amx_bf16", "amx_fp16"}  # x86 instruction sets for bfloat16 and float16, with Linux's names
 HALF_PRECISIONS = ("bf16-mixed", "16-mixed")
 LIMIT_VARIABLE = "ONEDNN_MAX_CPU_ISA"  # oneDNN reads it at its first computation (its page "CPU Dispatcher Control")
-LIMIT = "AVX512_CORE_FP16"  # oneDNN's name of the highest instructions without AMX
-WORKS = "works"  # what the user's cache folder has if no limit is needed
+ISA_WITHOUT_AMX = "AVX512_CORE_FP16"  # oneDNN's name of the highest instructions without AMX
+AMX_WORKS = "works"  # what the user's cache folder has if no limit is needed
 TIMEOUT_SECONDS = 120
 
 
@@ -63,7 +63,7 @@ def processor_note() -> str | None:
     limit, why = os.environ.get(LIMIT_VARIABLE), "as set in the environment"
     if not limit:
         return None
-    if limit == LIMIT:
+    if limit == ISA_WITHOUT_AMX:
         why = "since half precision crashes (SIGILL) on others that this processor claims to have"
     return f"instructions up to {limit} ({LIMIT_VARIABLE}), {why}"
 
@@ -90,7 +90,7 @@ def try_out(precision: str, package: str, probe_module: str) -> None:
     finding = None
     with suppress(OSError):  # there is none yet, or it can't be read
         finding = cache.read_text(errors="replace").strip()
-    if finding not in (WORKS, LIMIT):
+    if finding not in (AMX_WORKS, ISA_WITHOUT_AMX):
         if Launch.read().is_first:
             print(f"trying out {precision} on this processor, once for {package} {version}", flush=True)
         finding = _probe([sys.executable, "-m", probe_module, precision])
@@ -100,8 +100,8 @@ def try_out(precision: str, package: str, probe_module: str) -> None:
         with suppress(OSError, FileError):
             cache.parent.mkdir(parents=True, exist_ok=True)
             write_text(cache, finding + "\n")
-    if finding == LIMIT:
-        os.environ[LIMIT_VARIABLE] = LIMIT
+    if finding == ISA_WITHOUT_AMX:
+        os.environ[LIMIT_VARIABLE] = ISA_WITHOUT_AMX
         if Launch.read().is_first:
             print(f"note: {processor_note()}", flush=True)
 
@@ -119,4 +119,4 @@ def _probe(command: list[str]) -> str | None:
         status = subprocess.call(command, env=environment, timeout=TIMEOUT_SECONDS, preexec_fn=keep_no_core, **quiet)
     except subprocess.TimeoutExpired:
         return None
-    return {0: WORKS, -signal.SIGILL: LIMIT}.get(status)
+    return {0: AMX_WORKS, -signal.SIGILL: ISA_WITHOUT_AMX}.get(status)

@@ -14,7 +14,9 @@ from common.spec.state import TrainState
 
 STEPS_VARIABLE = "AUDITED_STEPS"
 STATES_DIR = "states"
-AUDITED = "audited_steps"  # of a state's file: number of steps in the call before it, if one of them is audited, or 0
+AUDITED_KEY = (
+    "audited_steps"  # of a state's file: number of steps in the call before it, if one of them is audited, or 0
+)
 
 
 def audited_state_path(run_dir: Path, step: int) -> Path:
@@ -66,4 +68,4 @@ class AuditedStates:
         if self.writes:
             path = audited_state_path(self.run_dir, state.step)
             path.parent.mkdir(exist_ok=True)
-            write_safetensors(path, state.to_arrays(), {AUDITED: str(self._audited)})
+            write_safetensors(path, state.to_arrays(), {AUDITED_KEY: str(self._audited)})

@@ -29,13 +29,13 @@ from common.platform.files import (
 )
 from common.record.results import EpochLine
 from common.spec.batches import Plan
-from common.spec.options import UNTRAINED, TrainConfig, options_of_kind
+from common.spec.options import UNTRAINED_KINDS, TrainConfig, options_of_kind
 from common.spec.state import STATE_FILE, TrainState
 from common.spec.update_rule import learning_rates
 
 CHECKPOINTS_DIR = "checkpoints"
 LOSSES_FILE, CHECKPOINT_FILE = "losses.safetensors", "checkpoint.json"
-KEPT = 3  # the latest checkpoints of a run that stay
+CHECKPOINTS_KEPT = 3  # the latest checkpoints of a run that stay
 
 
 class Checkpoint(BaseModel, frozen=True, extra="forbid"):
@@ -54,7 +54,7 @@ class Checkpoint(BaseModel, frozen=True, extra="forbid"):
 def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[float], state: TrainState) -> None:
     """Writes a checkpoint under a temporary name, then renames it: it is complete or absent.
 
-    Only the latest KEPT checkpoints stay, this one included.
+    Only the latest CHECKPOINTS_KEPT checkpoints stay, this one included.
 
     Raises FileError if the checkpoint can't be written.
     """
@@ -72,7 +72,7 @@ def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, losses: Sequence[flo
     finally:
         for path in folder.parent.glob(".step-*"):  # also removes what a killed process has left
             shutil.rmtree(path, ignore_errors=True)
-    for path in list(checkpoint_dirs(run_dir))[KEPT:]:
+    for path in list(checkpoint_dirs(run_dir))[CHECKPOINTS_KEPT:]:
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -95,7 +95,7 @@ def read_checkpoint(folder: Path) -> tuple[Checkpoint, list[float]]:
 # --- Going on ---
 
 # Kinds of options that may differ from those of the resumed run: they only change roundings.
-MAY_DIFFER = (*UNTRAINED, "machine", "setting")
+MAY_DIFFER = (*UNTRAINED_KINDS, "machine", "setting")
 MAY_BE_LONGER = ("epochs", "max_steps")  # options that may differ, too, where the learning rates so far stay the same
 
 

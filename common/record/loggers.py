@@ -17,8 +17,8 @@ from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, EpochL
 from common.record.sinks import Sink
 from common.spec.options import LoggerName
 
-PROJECT = "one-cnn-three-frameworks"  # of Weights & Biases, unless WANDB_PROJECT names another
-Numbers = dict[str, float]
+WANDB_PROJECT = "one-cnn-three-frameworks"  # of Weights & Biases, unless WANDB_PROJECT names another
+LoggedNumbers = dict[str, float]
 
 
 def check_loggers(names: Sequence[LoggerName]) -> None:
@@ -77,9 +77,9 @@ class Logger(Sink):
 
     def begin(self, options: dict[str, Any]) -> None: ...
 
-    def log(self, step: int, numbers: Numbers) -> None: ...
+    def log(self, step: int, numbers: LoggedNumbers) -> None: ...
 
-    def end(self, step: int, numbers: Numbers) -> None:
+    def end(self, step: int, numbers: LoggedNumbers) -> None:
         """Numbers of the whole run, which has succeeded."""
 
     def leave(self) -> None: ...
@@ -107,11 +107,11 @@ class TensorBoardLogger(Logger):
         self.hparams = hparams
         self.options = {key: "none" if value is None else value for key, value in options.items()}
 
-    def log(self, step: int, numbers: Numbers) -> None:
+    def log(self, step: int, numbers: LoggedNumbers) -> None:
         for name, value in numbers.items():
             self.writer.add_scalar(name, value, step)
 
-    def end(self, step: int, numbers: Numbers) -> None:
+    def end(self, step: int, numbers: LoggedNumbers) -> None:
         # Like `add_hparams`, but without its second file, which may get the same name as the first.
         for part in self.hparams(self.options, numbers):
             self.writer.file_writer.add_summary(part)
@@ -135,7 +135,7 @@ class WandbLogger(Logger):
         # If WANDB_MODE is set, it decides. Without it and without an account, wandb would ask for an account.
         offline = setup.settings.mode == "online" and not wandb.api.api_key
         self.run = wandb.init(
-            project=setup.settings.project or PROJECT,
+            project=setup.settings.project or WANDB_PROJECT,
             name=str(self.run_dir),
             dir=str(self.run_dir),
             config=options,
@@ -144,11 +144,11 @@ class WandbLogger(Logger):
         )
         self.run.define_metric("*", step_metric="step")
 
-    def log(self, step: int, numbers: Numbers) -> None:
+    def log(self, step: int, numbers: LoggedNumbers) -> None:
         # The x-axis is a separate metric: wandb's own step must not decrease, and the same step can't be logged twice.
         self.run.log({"step": step, **numbers})
 
-    def end(self, step: int, numbers: Numbers) -> None:
+    def end(self, step: int, numbers: LoggedNumbers) -> None:
         self.run.summary.update(numbers)
         for name in (CONFIG_FILE, METRICS_FILE, RESULT_FILE):
             self.run.save(str(self.run_dir / name), base_path=str(self.run_dir), policy="now")

@@ -14,7 +14,7 @@ from common.platform.machine import cpu_seconds, num_cores, peak_memory_bytes
 
 GPU_SAMPLE_SECONDS, LEAST_SECONDS = 0.5, 0.1
 # What a node measures, see `common.record.results.RunResult`; the last three are shares.
-MEASURED = ("peak_memory_bytes", "joules", "cpu_utilisation", "gpu_utilisation", "training_other_load")
+MONITORED = ("peak_memory_bytes", "joules", "cpu_utilisation", "gpu_utilisation", "training_other_load")
 
 
 class Monitor:
@@ -71,7 +71,7 @@ class Monitor:
         cpu = own / seconds / num_cores() if seconds >= LEAST_SECONDS else None
         gpu = sum(self._gpu_shares) / len(self._gpu_shares) if self._gpu_shares else None
         values = (peak_memory_bytes(self._first_pid), self.energy.joules, cpu, gpu, shares_of_cores(self._all)[1])
-        return dict(zip(MEASURED, values, strict=True))
+        return dict(zip(MONITORED, values, strict=True))
 
 
 def shares_of_cores(stretch: Sequence[float] | NDArray[np.floating]) -> tuple[float | None, float | None]:

@@ -15,10 +15,10 @@ from common.spec.batches import Plan
 PROFILE_FILE = "profile.json"
 PROFILE_DIR = "profile"  # in the run's folder: the framework's own files, and the trace
 TRACE_FILE = "trace.json.gz"  # in Chrome's trace format, which Perfetto opens
-COSTLIEST = 10
+SHOWN_OPERATIONS = 10
 # Collective operations as the frameworks name them: c10d::allreduce_, gloo:all_reduce, ncclDevKernel_AllReduce_Sum...,
 # CollectiveReduceV2, NcclAllReduce.
-COMMUNICATION = re.compile(
+COMMUNICATION_OPERATIONS = re.compile(
     r"nccl|gloo|c10d|collective|all_?reduce|all_?gather|reduce_?scatter|broadcast_?coalesced|_allgather_base",
     re.IGNORECASE,
 )
@@ -33,7 +33,7 @@ class ProfiledOperation(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def kind(self) -> Literal["communication", "computation"]:
-        return "communication" if COMMUNICATION.search(self.name) else "computation"
+        return "communication" if COMMUNICATION_OPERATIONS.search(self.name) else "computation"
 
 
 class Profile(BaseModel, frozen=True, extra="forbid"):
@@ -57,7 +57,7 @@ class Profile(BaseModel, frozen=True, extra="forbid"):
         for operation in by_seconds:
             seconds[f"{operation.kind}_seconds"] += operation.seconds
         steps = {"first_step": first_step, "num_steps": num_steps, "wall_seconds": wall}
-        return cls(implementation=implementation, operations=by_seconds[:COSTLIEST], **steps, **seconds)
+        return cls(implementation=implementation, operations=by_seconds[:SHOWN_OPERATIONS], **steps, **seconds)
 
     def milliseconds(self, seconds: float) -> float:
         """Milliseconds per step."""

@@ -32,7 +32,7 @@ from common.platform.processor import processor_note
 from common.record.audited_states import AuditedStates
 from common.record.checkpoints import Checkpoint, Checkpointer, checkpoint_dir, read_checkpoint, write_checkpoint
 from common.record.loggers import LOGGERS
-from common.record.monitor import MEASURED, Monitor
+from common.record.monitor import MONITORED, Monitor
 from common.record.predictions import Predictions
 from common.record.profile import Profiler, ProfileTaker
 from common.record.results import (
@@ -596,11 +596,11 @@ class Recorder:
 
     def _measured(self) -> dict[str, Any]:
         """MEASURED -> its value on this node or on all nodes: total memory and energy, the mean of each share."""
-        own = self.monitor.measured() if self.monitor else dict.fromkeys(MEASURED, 0.0)  # adds nothing
+        own = self.monitor.measured() if self.monitor else dict.fromkeys(MONITORED, 0.0)  # adds nothing
         if self.config.nodes == 1:
             return own
         # Not a number: what one node does not know is unknown of all.
         known = [math.nan if value is None else float(value) for value in own.values()]
         peak, joules, *shares = self.framework.fetch(self.latest, known)[1]
         values = [round(peak), joules, *(share / self.config.nodes for share in shares)]
-        return {name: None if math.isnan(value) else value for name, value in zip(MEASURED, values, strict=True)}
+        return {name: None if math.isnan(value) else value for name, value in zip(MONITORED, values, strict=True)}

@@ -27,7 +27,7 @@ from common.spec.randomness import STREAM_WEIGHTS, random_bits
 Weights = Arrays  # canonical name -> array of floats
 
 
-FOLDERS = {
+NETWORK_FOLDERS = {
     name: f"networks.{path.parent.name}"
     for path in sorted(REPOSITORY.glob("networks/*/spec.py"))
     for name in importlib.import_module(f"networks.{path.parent.name}.spec").NETWORKS
@@ -38,7 +38,7 @@ def layers_of(model: str) -> tuple[Layer, ...]:
     """The network's layers as data; none of a network of the user's."""
     if own_network.is_folder(model):
         return ()
-    layers: tuple[Layer, ...] = importlib.import_module(f"{FOLDERS[model]}.spec").NETWORKS[model]
+    layers: tuple[Layer, ...] = importlib.import_module(f"{NETWORK_FOLDERS[model]}.spec").NETWORKS[model]
     return layers
 
 
@@ -71,7 +71,7 @@ class NetworkSpec:
     def make(cls, name: str, image_shape: tuple[int, int, int], num_classes: int) -> "NetworkSpec":
         """Raises UserError where the images are too small for the network, or where the user's own can't be made."""
         if own_network.is_folder(name):
-            prepared = own_network.read_prepared(own_network.prepare(name, image_shape, num_classes))
+            prepared = own_network.read_prepared(own_network.prepare_network(name, image_shape, num_classes))
             parameters = tuple(
                 Parameter(name, shape, name.rpartition(".")[2]) for name, shape in prepared.parameters.items()
             )
@@ -104,11 +104,15 @@ class NetworkSpec:
         """
         if self.is_own:
             return self._module_of_user(framework).make_network(self.image_shape, self.num_classes)
-        module = f"{FOLDERS[self.name]}.{framework}"
+        module = f"{NETWORK_FOLDERS[self.name]}.{framework}"
         if importlib.util.find_spec(module) is None:
             raise UserError(f"--model {self.name}: there is no {module.replace('.', '/')}.py")
         size = re.search(r"\d+$", self.name)  # of one of several variants: `resnet18`
-        options = {"size": int(size[0])} if size and list(FOLDERS.values()).count(FOLDERS[self.name]) > 1 else {}
+        options = (
+            {"size": int(size[0])}
+            if size and list(NETWORK_FOLDERS.values()).count(NETWORK_FOLDERS[self.name]) > 1
+            else {}
+        )
         return importlib.import_module(module).make_network(self.image_shape, self.num_classes, **options)
 
     def loss_in(self, framework: str) -> Callable[[Any, Any], Any] | None:
@@ -117,7 +121,7 @@ class NetworkSpec:
 
     def _module_of_user(self, framework: str) -> ModuleType:
         own_network.check_file(self.name, framework)
-        return load_module(Path(self.name) / own_network.FILES[framework])
+        return load_module(Path(self.name) / own_network.NETWORK_FILES[framework])
 
     @property
     def has_own_loss(self) -> bool:
@@ -184,7 +188,7 @@ class NetworkSpec:
         are its framework's.
         """
         if self.is_own:
-            place = own_network.prepare(self.name, self.image_shape, self.num_classes, seed=seed)
+            place = own_network.prepare_network(self.name, self.image_shape, self.num_classes, seed=seed)
             return read_safetensors(place / own_network.weights_file(seed))
         weights: Weights = {}
         for index, parameter in enumerate(self.parameters):
@@ -221,7 +225,7 @@ def load_module(path: Path) -> ModuleType:
     return module
 
 
-SHOWN = 4  # names in a message
+SHOWN_NAMES = 4  # names in a message
 
 
 def check_arrays(arrays: Weights, shapes: dict[str, tuple[int, ...]], source: str, about: str = "") -> None:
@@ -236,7 +240,10 @@ def check_arrays(arrays: Weights, shapes: dict[str, tuple[int, ...]], source: st
         "unexpected": [name for name in arrays if name not in shapes],
     }
     if any(wrong.values()):
-        lists = {what: ", ".join([*names[:SHOWN], *["..."] * bool(names[SHOWN:])]) for what, names in wrong.items()}
+        lists = {
+            what: ", ".join([*names[:SHOWN_NAMES], *["..."] * bool(names[SHOWN_NAMES:])])
+            for what, names in wrong.items()
+        }
         found = "; ".join(f"{what}: {names}" for what, names in lists.items() if names)
         raise UserError(f"{source}: {found}{f'; {about}' if about else ''}")
     for name, array in arrays.items():

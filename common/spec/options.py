@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from common.platform.cli import as_typed, option_name
 from common.spec.batches import Plan
-from common.spec.networks import FOLDERS
+from common.spec.networks import NETWORK_FOLDERS
 from common.spec.optimizers import RULES, OptimizerName
 from common.spec.own_network import is_folder
 from common.spec.schedules import SCHEDULES, ScheduleName
@@ -40,8 +40,8 @@ RESET_IN: dict[str, tuple[Purpose, ...]] = {
     "logging": ("rate search", "side run", "use"),  # what is recorded in addition
     "profiling": ("row", "rate search", "side run", "use"),  # what needs a run of its own
 }
-UNTRAINED = ("place", "output", "resuming", "logging", "profiling")  # kinds that do not affect what is trained
-TRAINED = tuple(kind for kind in RESET_IN if kind not in UNTRAINED)
+UNTRAINED_KINDS = ("place", "output", "resuming", "logging", "profiling")  # kinds that do not affect what is trained
+TRAINED_KINDS = tuple(kind for kind in RESET_IN if kind not in UNTRAINED_KINDS)
 # Where --help shows an option: among the ones used most, under the heading of its kind, or nowhere, since only this
 # program gives it to its own runs.
 Shown = Literal["first", "by kind", "never"]
@@ -122,7 +122,7 @@ def _name_or_path(names: Collection[str], example: str) -> Callable[[str], str]:
 
 
 DatasetName = Annotated[str, AfterValidator(_name_or_path(DATASET_NAMES, "./photos"))]
-ModelName = Annotated[str, AfterValidator(_name_or_path(FOLDERS, "./mynet"))]
+ModelName = Annotated[str, AfterValidator(_name_or_path(NETWORK_FOLDERS, "./mynet"))]
 
 # A hyperparameter. It is stored as typed; common/spec/update_rule.py rounds it to float32, for all implementations.
 Real = Annotated[float, Field(le=1e38, allow_inf_nan=False)]
@@ -178,7 +178,7 @@ class TrainingOptions(BaseModel, frozen=True, extra="forbid", use_attribute_docs
     model: ModelName = option(
         "network",
         "cnn",
-        description=f"the network: {', '.join(FOLDERS)}; or a folder with a network of your own, such as ./mynet",
+        description=f"the network: {', '.join(NETWORK_FOLDERS)}; or a folder with your own, such as ./mynet",
         shown="first",
     )
     sync_batchnorm: bool = option("network", False)
@@ -403,7 +403,7 @@ class TrainConfig(TrainingOptions):
 
     def training_fields(self) -> dict[str, Any]:
         """The fields that determine what is trained and on how many devices, without paths, as JSON values."""
-        return self.model_dump(mode="json", exclude={*options_of_kind(type(self), *UNTRAINED)})
+        return self.model_dump(mode="json", exclude={*options_of_kind(type(self), *UNTRAINED_KINDS)})
 
     def sha256(self) -> str:
         """Hex digest over `training_fields`: equal if and only if two runs have the same values of these fields."""

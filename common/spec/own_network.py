@@ -21,10 +21,10 @@ from common.platform.errors import UserError
 from common.platform.files import Arrays, lock_file, read_json_model, read_safetensors, user_cache
 from common.platform.machine import REPOSITORY
 
-FILES = {"pt": "pt.py", "tf": "tf.py", "jax": "jax.py"}  # framework -> its file in a network's folder
+NETWORK_FILES = {"pt": "pt.py", "tf": "tf.py", "jax": "jax.py"}  # framework -> its file in a network's folder
 NETWORK_FILE = "network.json"
-COPIES = "network"  # the folder in that of a comparison
-FORMAT = 3  # of the files in the cache
+COPIES_FOLDER = "network"  # the folder in that of a comparison
+CACHE_FORMAT = 3  # of the files in the cache
 
 Shape = tuple[int, int, int]
 
@@ -99,7 +99,11 @@ def is_folder(model: str) -> bool:
 
 
 def read_prepared(place: Path) -> Prepared:
-    """What is known of a network: `place` is what `prepare` returns, or a comparison's copy. Raises UserError."""
+    """What is known of a network. Raises UserError.
+
+    Args:
+      place: what `prepare_network` returns, or a comparison's copy.
+    """
     return read_json_model(Prepared, place / NETWORK_FILE)
 
 
@@ -109,7 +113,7 @@ def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str
 
     Raises UserError.
     """
-    place = prepare(model, image_shape, num_classes, [framework])
+    place = prepare_network(model, image_shape, num_classes, [framework])
     return Layout(read_prepared(place).parameters, read_safetensors(place / layout_file(framework, of)))
 
 
@@ -119,8 +123,8 @@ def layout_file(framework: str, of: str = "arrays") -> str:
 
 def prepared_files(model: str, image_shape: Shape, num_classes: int) -> list[str]:
     """The keys of FILES whose layouts are known already. Raises UserError."""
-    place = prepare(model, image_shape, num_classes)
-    return [name for name in FILES if (place / layout_file(name)).exists()]
+    place = prepare_network(model, image_shape, num_classes)
+    return [name for name in NETWORK_FILES if (place / layout_file(name)).exists()]
 
 
 def weights_file(seed: int) -> str:
@@ -136,7 +140,7 @@ def digest_of(model: str) -> str:
     return digest.hexdigest()
 
 
-def prepare(
+def prepare_network(
     model: str, image_shape: Shape, num_classes: int, frameworks: Sequence[str] = (), seed: int | None = None
 ) -> Path:
     """The folder in the cache with what was asked for; what is missing there is made, in some seconds.
@@ -149,7 +153,7 @@ def prepare(
       UserError: the folder or a file is missing, a file can't be run, or it is another network than the reference.
     """
     folder = Path(model)
-    key = hashlib.sha256(repr((FORMAT, digest_of(model), image_shape, num_classes)).encode()).hexdigest()
+    key = hashlib.sha256(repr((CACHE_FORMAT, digest_of(model), image_shape, num_classes)).encode()).hexdigest()
     place = user_cache() / "networks" / f"{folder.name}-{key[:16]}"
     wanted = [NETWORK_FILE, *map(layout_file, frameworks), *([] if seed is None else [weights_file(seed)])]
     if all((place / name).exists() for name in wanted):
@@ -174,22 +178,22 @@ def prepare(
 
 def copy_into(model: str, comparison: Path, image_shape: Shape, num_classes: int) -> str:
     """Copies the user's files into a comparison's folder, with what is known of the network; returns the new folder."""
-    copy = comparison.absolute() / COPIES / Path(model).name
+    copy = comparison.absolute() / COPIES_FOLDER / Path(model).name
     copy.mkdir(parents=True)
-    for path in (*own_files(Path(model)), prepare(model, image_shape, num_classes) / NETWORK_FILE):
+    for path in (*own_files(Path(model)), prepare_network(model, image_shape, num_classes) / NETWORK_FILE):
         shutil.copy(path, copy)
     return str(copy)
 
 
 def drops_by_itself(comparison: Path) -> bool:
     """Whether a comparison is of a network of the user's with dropout, whose losses differ between frameworks."""
-    return any(read_prepared(path.parent).drops for path in comparison.glob(f"{COPIES}/*/{NETWORK_FILE}"))
+    return any(read_prepared(path.parent).drops for path in comparison.glob(f"{COPIES_FOLDER}/*/{NETWORK_FILE}"))
 
 
 def check_file(model: str, framework: str) -> None:
     """Raises UserError if the folder has no file for the framework."""
-    if not Path(model, FILES[framework]).is_file():
-        raise UserError(f"--model {model}: has no {FILES[framework]}")
+    if not Path(model, NETWORK_FILES[framework]).is_file():
+        raise UserError(f"--model {model}: has no {NETWORK_FILES[framework]}")
 
 
 def own_files(folder: Path) -> list[Path]:
@@ -197,6 +201,6 @@ def own_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"--model {folder}: no such folder")
     paths = sorted([*folder.glob("*.py"), *folder.glob("names.yaml")])
-    if not {path.name for path in paths} & {*FILES.values()}:
-        raise UserError(f"--model {folder}: has none of {', '.join(FILES.values())}")
+    if not {path.name for path in paths} & {*NETWORK_FILES.values()}:
+        raise UserError(f"--model {folder}: has none of {', '.join(NETWORK_FILES.values())}")
     return paths

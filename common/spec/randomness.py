@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 STREAM_ORDER, STREAM_WEIGHTS, STREAM_SYNTHETIC = 0, 1, 2
 
 Integers = NDArray[np.int64]
-WORD = 2**32 - 1  # 32 bits
+WORD_MASK = 2**32 - 1  # 32 bits
 
 
 def random_bits(count: int, *key: int) -> NDArray[np.uint64]:
@@ -27,15 +27,18 @@ def random_bits(count: int, *key: int) -> NDArray[np.uint64]:
 
 # --- Philox4x32-10: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3" ---
 
-ROUNDS = 10
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+PHILOX_ROUNDS = 10
+PHILOX_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 KEY_STEPS = 0x9E3779B9, 0xBB67AE85
 
 
 def round_keys(seed: int) -> list[tuple[int, int]]:
     """The two words of the key of each round."""
-    low, high = seed & WORD, seed >> 32
-    return [((low + number * KEY_STEPS[0]) & WORD, (high + number * KEY_STEPS[1]) & WORD) for number in range(ROUNDS)]
+    low, high = seed & WORD_MASK, seed >> 32
+    return [
+        ((low + number * KEY_STEPS[0]) & WORD_MASK, (high + number * KEY_STEPS[1]) & WORD_MASK)
+        for number in range(PHILOX_ROUNDS)
+    ]
 
 
 def philox(seed: int, *counter: int | Integers) -> tuple[Integers, ...]:
@@ -48,10 +51,11 @@ def philox(seed: int, *counter: int | Integers) -> tuple[Integers, ...]:
     for key0, key1 in round_keys(seed):
         # The upper and lower words of 64-bit products, which are unsigned since they may not fit into int64.
         product0, product1 = (
-            word.astype(np.uint64) * np.uint64(factor) for word, factor in zip((c0, c2), MULTIPLIERS, strict=True)
+            word.astype(np.uint64) * np.uint64(factor)
+            for word, factor in zip((c0, c2), PHILOX_MULTIPLIERS, strict=True)
         )
         (high0, low0), (high1, low1) = (
-            ((product >> np.uint64(32)).astype(np.int64), (product & np.uint64(WORD)).astype(np.int64))
+            ((product >> np.uint64(32)).astype(np.int64), (product & np.uint64(WORD_MASK)).astype(np.int64))
             for product in (product0, product1)
         )
         c0, c1, c2, c3 = high1 ^ c1 ^ key0, low1, high0 ^ c3 ^ key1, low0
@@ -75,20 +79,20 @@ def visits(epoch: int, positions: Integers) -> Integers:
 
 
 def positions(visits: Integers) -> Integers:
-    return visits & WORD
+    return visits & WORD_MASK
 
 
 # --- Dropout ---
 
-RESOLUTION = 2**16
+RATE_RESOLUTION = 2**16
 
 
 def dropout_threshold(rate: float) -> int:
     """`rate` times RESOLUTION: a value is dropped if its random number of 16 bits is below this threshold."""
-    return round(rate * RESOLUTION)
+    return round(rate * RATE_RESOLUTION)
 
 
-def kept(seed: int, visits: Integers, stream: int, size: int, rate: float) -> NDArray[np.bool_]:
+def kept_by_dropout(seed: int, visits: Integers, stream: int, size: int, rate: float) -> NDArray[np.bool_]:
     """bool (n, size): which values of a layer with dropout are kept, in the canonical order of its output.
 
     Let G be size / 8, rounded up. Counter number i mod G decides on value i: with the lower half of its first word for
@@ -97,5 +101,5 @@ def kept(seed: int, visits: Integers, stream: int, size: int, rate: float) -> ND
     words = philox(
         seed, positions(visits)[:, None], visits[:, None] >> 32, np.arange(-(-size // 8)), FIRST_DROPOUT + stream
     )
-    halves = [half for word in words for half in (word & (RESOLUTION - 1), word >> 16)]
+    halves = [half for word in words for half in (word & (RATE_RESOLUTION - 1), word >> 16)]
     return np.concatenate(halves, axis=1)[:, :size] >= dropout_threshold(rate)

@@ -8,8 +8,8 @@ from common.record.predictions import Predictions
 from comparison.run.store import Run
 
 MIN_SEEDS = 3  # for a test over seeds
-UNLIKELY = 0.001  # probability by chance
-SAME = 1e-12  # accuracies that differ by less are equal
+UNLIKELY_DIFFERENCE = 0.001  # probability by chance
+SAME_ACCURACY = 1e-12  # accuracies that differ by less are equal
 
 
 def accuracies_differ_clearly(runs: pd.DataFrame, others: pd.DataFrame) -> bool:
@@ -22,12 +22,12 @@ def accuracies_differ_clearly(runs: pd.DataFrame, others: pd.DataFrame) -> bool:
     firsts, other_firsts = ({run.record.seed: run for run in of["run"].iloc[::-1]} for of in (runs, others))
     seeds = sorted(firsts.keys() & other_firsts.keys())
     if len(seeds) < MIN_SEEDS:
-        return any(_chance_of_predictions(firsts[seed], other_firsts[seed]) < UNLIKELY for seed in seeds)
+        return any(_chance_of_predictions(firsts[seed], other_firsts[seed]) < UNLIKELY_DIFFERENCE for seed in seeds)
     means, other_means = (of.groupby("seed")["test_accuracy"].mean()[seeds] for of in (runs, others))
     differences = means - other_means
-    if np.ptp(differences) < SAME:
-        return bool(abs(differences.iloc[0]) > SAME)
-    return bool(stats.ttest_rel(means, other_means).pvalue < UNLIKELY)
+    if np.ptp(differences) < SAME_ACCURACY:
+        return bool(abs(differences.iloc[0]) > SAME_ACCURACY)
+    return bool(stats.ttest_rel(means, other_means).pvalue < UNLIKELY_DIFFERENCE)
 
 
 def _chance_of_predictions(run: Run, other: Run) -> float:

@@ -14,7 +14,7 @@ from comparison.numbers import SHARE
 from comparison.plan.jobs import variant_in_brackets
 from comparison.plan.options import CompareConfig
 from comparison.ratios import MIN_CYCLES
-from comparison.run.load_meter import QUIETER, quiet
+from comparison.run.load_meter import QUIET_ADVICE, quiet
 from comparison.run.store import Run
 
 MOST_THROTTLED = 0.01  # share of the scheduler's periods; a warning above it
@@ -114,7 +114,7 @@ def _disturbed(runs: pd.DataFrame, turns: pd.DataFrame) -> Iterator[str]:
     what = f"{disturbed} of {len(rounds)} rounds" if disturbed else f"{disturbed_turns} of {len(turns)} turns"
     follows = "these are left out of speeds and ratios"
     if runs["busy"].any():
-        follows = f"speeds marked with * are those of a busy machine; {QUIETER}"
+        follows = f"speeds marked with * are those of a busy machine; {QUIET_ADVICE}"
     yield f"other programs disturbed {what}, with up to {load:{SHARE}} of the cores; {follows}"
 
 

@@ -14,7 +14,7 @@ from comparison.measure.columns import columns_of
 from comparison.measure.frames import fields_of, lines_frame, lines_of_runs, lines_of_turns, make_frame, runs_frame
 from comparison.measure.rounds import is_round_disturbed, is_round_due
 from comparison.measure.row import Row
-from comparison.measure.sweep import Study, make_sweep_study
+from comparison.measure.sweep import SweepStudy, make_sweep_study
 from comparison.measure.table import Table, speed_ratio
 from comparison.plan.jobs import (
     Job,
@@ -65,7 +65,7 @@ class Comparison:
         return [row for table in self.tables for row in table.rows]
 
     @cached_property
-    def study(self) -> Study | None:
+    def study(self) -> SweepStudy | None:
         """The study of a sweep; None if nothing was swept, or no run has succeeded yet."""
         return make_sweep_study(self.tables)
 

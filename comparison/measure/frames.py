@@ -14,18 +14,18 @@ from pydantic import BaseModel
 
 from common.record.results import RunResult
 from common.record.timeline import PHASES
-from common.spec.options import TRAINED, TrainConfig, options_of_kind
+from common.spec.options import TRAINED_KINDS, TrainConfig, options_of_kind
 from comparison.measure.rounds import is_round_disturbed
 from comparison.plan.jobs import variant_name
 from comparison.run.load_meter import quiet
-from comparison.run.program import Record
+from comparison.run.program import RunRecord
 from comparison.run.store import Run
 
 # Int64 and boolean are pandas' own types: whole numbers stay whole although some values are missing.
-DTYPES = {int: "Int64", float: "float64", bool: "boolean", str: "str"}
+COLUMN_DTYPES = {int: "Int64", float: "float64", bool: "boolean", str: "str"}
 WHICH_RUN = ["run_dir", "table", "implementation", "mode", "variant", "seed", "round"]
 # Runs that agree in all of these were made in turns, or one after the other: a pair.
-ROUND = ["seed", "round", "session", "group"]
+ROUND_COLUMNS = ["seed", "round", "session", "group"]
 
 
 def fields_of(schema: type[BaseModel], names: Collection[str] | None = None) -> dict[str, Any]:
@@ -47,17 +47,19 @@ def _leaves(annotation: Any) -> set[type]:
 
 
 # The columns of runs with their types. The result also has a number called warmup_steps; the column is the option.
-OF_A_RUN = {"run_dir": str, "table": int, **fields_of(Record, [*WHICH_RUN, "session", "rate_search"])}
-OF_A_RUN |= fields_of(Record)
-OF_A_RUN |= fields_of(TrainConfig, options_of_kind(TrainConfig, *TRAINED))
+OF_A_RUN = {"run_dir": str, "table": int, **fields_of(RunRecord, [*WHICH_RUN, "session", "rate_search"])}
+OF_A_RUN |= fields_of(RunRecord)
+OF_A_RUN |= fields_of(TrainConfig, options_of_kind(TrainConfig, *TRAINED_KINDS))
 OF_A_RUN |= {
-    name: kind for name, kind in fields_of(RunResult).items() if _leaves(kind) <= DTYPES.keys() and name not in OF_A_RUN
+    name: kind
+    for name, kind in fields_of(RunResult).items()
+    if _leaves(kind) <= COLUMN_DTYPES.keys() and name not in OF_A_RUN
 }
 OF_A_RUN |= {f"{phase}_seconds": float for phase in PHASES}
 
 
 # What rows are computed from, of a run's record and of its result.
-OF_THE_RECORD = (*ROUND, "failure", "started", "throttled")
+OF_THE_RECORD = (*ROUND_COLUMNS, "failure", "started", "throttled")
 OF_THE_RESULT = (
     *("test_accuracy", "test_loss", "skipped_steps", "resumed_from", "warmup_steps", "startup_seconds"),
     *("peak_memory_bytes", "device_peak_memory_bytes", "cpu_utilisation", "gpu_utilisation"),
@@ -107,7 +109,7 @@ def lines_of_turns(runs: pd.DataFrame) -> pd.DataFrame:
     neither it nor its round was disturbed, or all rounds were.
     """
     turns = [(run, turn) for run in runs["run"] for turn in run.turns]
-    columns = ["run_dir", "name", "table", *ROUND, "whole", "left_out", "busy"]
+    columns = ["run_dir", "name", "table", *ROUND_COLUMNS, "whole", "left_out", "busy"]
     frame = runs.loc[runs.index.repeat([len(run.turns) for run in runs["run"]]), columns].reset_index(drop=True)
     for name in ("cycle", "images", "seconds", "ended", "other_load", "images_per_second"):
         frame[name] = pd.Series([getattr(turn, name) for _, turn in turns], dtype=float)
@@ -162,4 +164,4 @@ def _as_cell(value: Any) -> Any:
 def _dtype(annotation: Any) -> str:
     """The pandas dtype of a column: `str` unless all values have one type of DTYPES."""
     (*several, leaf) = _leaves(annotation)
-    return "str" if several else DTYPES.get(leaf, "str")
+    return "str" if several else COLUMN_DTYPES.get(leaf, "str")

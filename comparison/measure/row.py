@@ -11,7 +11,7 @@ from common.resolve import describe_settings
 from common.spec.options import Mode
 from comparison.lockstep import FIRST_STEPS, loss_differences
 from comparison.measure.columns import Column, column, shown, stored
-from comparison.measure.status import DIFFERENT, ProvedRow, Status
+from comparison.measure.status import DIFFERENT_STATUSES, ProvedRow, Status
 from comparison.measure.table import speed_ratio
 from comparison.numbers import (
     ACCURACY,
@@ -26,14 +26,14 @@ from comparison.numbers import (
     short_rate,
     span,
 )
-from comparison.plan.jobs import Values
+from comparison.plan.jobs import VariantValues
 from comparison.prove.learning import Learned
 from comparison.ratios import MIN_FOR_QUARTILES, Interval, Ratio, Verdict, mean_interval, typical_speed
-from comparison.run.store import Reach
+from comparison.run.store import TargetReached
 
 # The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not on the terminal:
 ROW_TABLES = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
-DETAILED = (DETAILS, TIMES, DEVICE)
+DETAILED_TABLES = (DETAILS, TIMES, DEVICE)
 # Those of all rows of a sweep, in their order:
 SWEEP_TABLES = SWEEP_SPEED, SWEEP_ACCURACY, SWEEP_LEARNING = "sweep speed", "sweep accuracy", "sweep learning"
 ABOUT_PHASES: dict[Phase, str] = {
@@ -123,7 +123,7 @@ class Row(ProvedRow):
         """When each of its runs first reached the target accuracy; missing for one that did not."""
         accuracy = self.in_table.options.target_accuracy
         reached = [run.reach(accuracy) for run in self.runs["run"]]
-        return pd.DataFrame(reached, columns=Reach._fields, dtype=float)
+        return pd.DataFrame(reached, columns=TargetReached._fields, dtype=float)
 
     @cached_property
     def _rounding(self) -> tuple[float | None, float | None]:
@@ -142,7 +142,9 @@ class Row(ProvedRow):
         return self.in_table.number if len(self.runs) else 0
 
     variant = stored(
-        "Of a sweep: `batch-size=32,devices=2`; empty if nothing is swept.", lambda row: row.in_table.variant, Values
+        "Of a sweep: `batch-size=32,devices=2`; empty if nothing is swept.",
+        lambda row: row.in_table.variant,
+        VariantValues,
     )
 
     @column()
@@ -354,7 +356,7 @@ class Row(ProvedRow):
 
     @shown("same\ntraining", MAIN, SWEEP_ACCURACY)
     def same_as_first(self) -> str:
-        if self.status in DIFFERENT:
+        if self.status in DIFFERENT_STATUSES:
             return "no"
         return "not proved" if self.status == "not proved" else "yes" if self.same_training else ""
 

@@ -13,7 +13,7 @@ from comparison.prove.proof import (
     CLOSER_DIR,
     FIRST_BATCH_DIR,
     SKIPPED_DIR,
-    Jump,
+    LossJump,
     Proof,
     find_jump,
     judge,
@@ -24,7 +24,7 @@ from comparison.prove.proof import (
 Status = Literal[
     "ok", "failed", "some failed", "different training", "different evaluation", "not proved", "does not learn"
 ]
-DIFFERENT: tuple[Status, ...] = ("different training", "different evaluation")
+DIFFERENT_STATUSES: tuple[Status, ...] = ("different training", "different evaluation")
 
 
 class ProvedRow(RunsOfRow):
@@ -79,7 +79,7 @@ class ProvedRow(RunsOfRow):
         return f"{where}, {audit.what}: {audit.note}{f' (and {len(others)} more audits)' if others else ''}"
 
     @cached_property
-    def unexplained_jump(self) -> Jump | None:
+    def unexplained_jump(self) -> LossJump | None:
         """Where its losses suddenly part from the first row's; None if they don't, or if that was looked into.
 
         Nor where each framework draws random numbers of its own: losses differ anyway.
@@ -188,4 +188,4 @@ class ProvedRow(RunsOfRow):
     @cached_property
     def has_no_ratio(self) -> bool:
         """For a row that may train differently or off the clock; for all rows if the reference trains differently."""
-        return self.judgement[0] in (*DIFFERENT, "not proved") or self.is_off_the_clock
+        return self.judgement[0] in (*DIFFERENT_STATUSES, "not proved") or self.is_off_the_clock

@@ -7,7 +7,7 @@ import pandas as pd
 
 from comparison.measure.row import Row
 from comparison.measure.table import Table, speed_ratio
-from comparison.plan.jobs import SCALED, Values
+from comparison.plan.jobs import SCALED_OPTIONS, VariantValues
 from comparison.ratios import Ratio
 
 
@@ -35,7 +35,7 @@ class SweepRow:
 
 
 @dataclass(frozen=True)
-class Study:
+class SweepStudy:
     """The rows of a sweep, in the order of the swept values; for each value, in the order of the implementations.
 
     Attributes:
@@ -56,13 +56,13 @@ class Study:
         return bool(pd.to_numeric(pd.Series([row.x for row in self.rows]), errors="coerce").notna().all())
 
 
-def make_sweep_study(tables: Sequence[Table]) -> Study | None:
+def make_sweep_study(tables: Sequence[Table]) -> SweepStudy | None:
     """The study of a sweep; None if nothing was swept, or no run has succeeded yet."""
     tables = [table for table in tables if table.variant and table.reference]
     if not tables:
         return None
     option = next(iter(tables[0].variant))
-    scaled = [name for name in SCALED if name in tables[0].variant]
+    scaled = [name for name in SCALED_OPTIONS if name in tables[0].variant]
     axis = "total devices" if len(scaled) > 1 else scaled[0] if scaled else option
     rows = []
     for row in (row for table in tables for row in table.finished):
@@ -71,14 +71,14 @@ def make_sweep_study(tables: Sequence[Table]) -> Study | None:
         others = [value for name, value in row.variant.items() if name not in (axis, *scaled[:-1])]
         speed_up = _speed_up(tables, row) if scaled else (None, None)
         rows.append(SweepRow(row, x, ", ".join([row.title, *others]), *speed_up))
-    return Study(axis, bool(scaled), rows, min(row.row.results[0].test_count for row in rows))
+    return SweepStudy(axis, bool(scaled), rows, min(row.row.results[0].test_count for row in rows))
 
 
 def _speed_up(tables: Sequence[Table], row: Row) -> tuple[Ratio | None, float | None]:
     """The speed-up in images per second over the same row with the fewest devices, and the ideal speed-up."""
 
-    def others(values: Values) -> list[tuple[str, str]]:
-        return [item for item in values.items() if item[0] not in (*SCALED, "scaling")]
+    def others(values: VariantValues) -> list[tuple[str, str]]:
+        return [item for item in values.items() if item[0] not in (*SCALED_OPTIONS, "scaling")]
 
     every = [other for table in tables for other in table.finished]
     bases = [other for other in every if other.name == row.name and others(other.variant) == others(row.variant)]

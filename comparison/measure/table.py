@@ -10,8 +10,8 @@ import pandas as pd
 
 from common.record.results import RunResult
 from common.record.timeline import Phase
-from comparison.measure.frames import ROUND
-from comparison.plan.jobs import Contender, Values
+from comparison.measure.frames import ROUND_COLUMNS
+from comparison.plan.jobs import Contender, VariantValues
 from comparison.plan.options import CompareConfig
 from comparison.ratios import MIN_CYCLES, Ratio, paired_ratio, ratio_of_turns
 from comparison.run.store import Run
@@ -31,7 +31,7 @@ class Table:
     """
 
     number: int
-    variant: Values
+    variant: VariantValues
     folder: Path
     options: CompareConfig
     apart: str | None = None
@@ -162,7 +162,7 @@ def speed_ratio(reference: RunsOfRow, row: RunsOfRow) -> Ratio | None:
         starts = ["epochs_begun", "epochs_begun_of_reference"]
         rounds = [
             list(zip(pairs[starts].itertuples(index=False), np.log(pairs["ratio"]), strict=True))
-            for _, pairs in turns[turns["counts"]].groupby(ROUND)
+            for _, pairs in turns[turns["counts"]].groupby(ROUND_COLUMNS)
         ]
         return ratio_of_turns(rounds) if rounds else None
     pairs = paired_speeds(reference, row)
@@ -178,17 +178,17 @@ def paired_turns(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
     if row.in_table.variant != reference.in_table.variant or not len(row.turns) or not len(reference.turns):
         return row.turns.iloc[:0]
     turns, others = (of_row.turns[of_row.turns["whole"]] for of_row in (row, reference))
-    of_other = others[[*ROUND, "cycle", "images_per_second", "epochs_begun", "counts"]]
-    pairs = turns.merge(of_other, on=[*ROUND, "cycle"], suffixes=("", "_of_reference"))
+    of_other = others[[*ROUND_COLUMNS, "cycle", "images_per_second", "epochs_begun", "counts"]]
+    pairs = turns.merge(of_other, on=[*ROUND_COLUMNS, "cycle"], suffixes=("", "_of_reference"))
     pairs["ratio"] = pairs["images_per_second"] / pairs["images_per_second_of_reference"]
     pairs["counts"] &= pairs["counts_of_reference"]
-    pairs["counts"] &= pairs.groupby(ROUND)["counts"].transform("sum") >= MIN_CYCLES
+    pairs["counts"] &= pairs.groupby(ROUND_COLUMNS)["counts"].transform("sum") >= MIN_CYCLES
     return pairs
 
 
 def have_turns(turns: pd.DataFrame) -> bool:
     """Whether the ratio of two rows is from these pairs of turns, and not from pairs of whole runs."""
-    return len(turns) > 0 and bool(turns.groupby(ROUND).size().max() >= MIN_CYCLES)
+    return len(turns) > 0 and bool(turns.groupby(ROUND_COLUMNS).size().max() >= MIN_CYCLES)
 
 
 def paired_speeds(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
@@ -199,10 +199,10 @@ def paired_speeds(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
     the clock starts are no pair.
     """
     in_order = row.in_table.variant != reference.in_table.variant
-    keys = ["seed", "number"] if in_order else [*ROUND, "warmup_steps"]
+    keys = ["seed", "number"] if in_order else [*ROUND_COLUMNS, "warmup_steps"]
 
     def timed(of_row: RunsOfRow) -> pd.DataFrame:
-        runs = of_row.measured.dropna(subset="speed").sort_values(ROUND)
+        runs = of_row.measured.dropna(subset="speed").sort_values(ROUND_COLUMNS)
         return runs.assign(number=runs.groupby("seed").cumcount())
 
     pairs = timed(row).merge(timed(reference), on=keys, suffixes=("", "_of_reference"))

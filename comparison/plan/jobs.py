@@ -12,13 +12,13 @@ from common.implementations import implementation_title, modes_of
 from common.platform.cli import as_typed, complaint
 from common.platform.errors import UserError
 from common.platform.machine import num_cores
-from common.spec.options import TRAINED, Mode, TrainConfig, TrainingOptions, options_of_kind
+from common.spec.options import TRAINED_KINDS, Mode, TrainConfig, TrainingOptions, options_of_kind
 from common.spec.update_rule import spelled_out
 from comparison.plan.options import FIRST_ROUNDS, CompareConfig
 
-SCALED = ("devices", "num-nodes")  # options whose sweep changes the number of devices, and so has a scaling
+SCALED_OPTIONS = ("devices", "num-nodes")  # options whose sweep changes the number of devices, and so has a scaling
 
-Values = dict[str, str]  # option without the leading dashes -> value, as text: {"batch-size": "32"}
+VariantValues = dict[str, str]  # option without the leading dashes -> value, as text: {"batch-size": "32"}
 
 
 class Contender(NamedTuple):
@@ -38,22 +38,22 @@ class Contender(NamedTuple):
         return self._replace(implementation=implementation_title(self.implementation)).name
 
 
-def variant_name(values: Values) -> str:
+def variant_name(values: VariantValues) -> str:
     """`batch-size=32,devices=2`; empty if nothing is swept."""
     return ",".join(f"{option}={value}" for option, value in values.items())
 
 
-def row_path(kind: str, variant: Values, name: str) -> Path:
+def row_path(kind: str, variant: VariantValues, name: str) -> Path:
     """The folder of a row, relative to the comparison's folder: `proofs/batch-size=32/pt-tuned` for the kind proofs."""
     return Path(*filter(None, [kind, variant_name(variant), name.replace(" ", "-")]))
 
 
-def shown_variant(values: Values) -> str:
+def shown_variant(values: VariantValues) -> str:
     """`batch-size 32, devices 2`, for people; empty if nothing is swept."""
     return ", ".join(f"{option} {value}" for option, value in values.items())
 
 
-def variant_in_brackets(values: Values) -> str:
+def variant_in_brackets(values: VariantValues) -> str:
     """` (batch-size 32, devices 2)`, to follow a name; empty if nothing is swept."""
     return f" ({shown_variant(values)})" if values else ""
 
@@ -121,9 +121,11 @@ def make_variants(options: CompareConfig, base: TrainConfig) -> list[Variant]:
         if name in swept:
             raise UserError(f"--sweep {item}: {name} is swept twice")
         swept[name] = values
-    is_scaled = bool(swept.keys() & {*SCALED})
+    is_scaled = bool(swept.keys() & {*SCALED_OPTIONS})
     if "scaling" in options.model_fields_set and not is_scaled:
-        raise UserError(f"--scaling {options.scaling}: needs --sweep {' or '.join(f'{name}=N,N' for name in SCALED)}")
+        raise UserError(
+            f"--scaling {options.scaling}: needs --sweep {' or '.join(f'{name}=N,N' for name in SCALED_OPTIONS)}"
+        )
     if options.rates and "learning-rate" in swept:
         raise UserError("--sweep-learning-rate: no rates to choose from where a sweep sets the learning rate itself")
     variants = []
@@ -218,13 +220,13 @@ def _parse(item: str) -> tuple[str, list[str]]:
     if not name or not found or not all(values):
         raise UserError(f"--sweep {item}: should be OPTION=VALUE,VALUE,...")
     # A shape and stages are several values.
-    if _field(name) not in {*options_of_kind(TrainingOptions, *TRAINED)} - {"image_shape", "stages"}:
+    if _field(name) not in {*options_of_kind(TrainingOptions, *TRAINED_KINDS)} - {"image_shape", "stages"}:
         others = {
             "seed": "; seeds have an option of their own, --seeds",
             "mode": "; --mode plain tuned makes a row of each",
         }
         raise UserError(f"--sweep {item}: --{name} cannot be swept{others.get(name, '')}")
-    if name in SCALED and not all(value.isdigit() and int(value) for value in values):
+    if name in SCALED_OPTIONS and not all(value.isdigit() and int(value) for value in values):
         raise UserError(f"--sweep {item}: should be numbers of {name.removeprefix('num-')}")
     if len({repr(_value(name, text)) for text in values}) < len(values):
         raise UserError(f"--sweep {item}: a value is named twice")

@@ -18,16 +18,16 @@ from common.spec.options import ABOUT_MODE, Mode, TrainConfig, TrainingOptions, 
 # Kinds of compare.py's own options: which rows there are, how a run is made, how many runs, sweeps, how results are
 # judged and shown, the folder. --resume may change options of the kinds in RESUME_WITH, --report-only of those in
 # REPORT_WITH.
-Kind = Literal["rows", "run", "repeating", "study", "reading", "folder"]
-RESUME_WITH: tuple[Kind, ...] = ("rows", "run", "repeating", "reading")
-REPORT_WITH: tuple[Kind, ...] = ("reading",)
+OptionKind = Literal["rows", "run", "repeating", "study", "reading", "folder"]
+RESUME_WITH: tuple[OptionKind, ...] = ("rows", "run", "repeating", "reading")
+REPORT_WITH: tuple[OptionKind, ...] = ("reading",)
 
 FIRST_ROUNDS = 3  # with --ratio-within; fewer may agree by chance
-LISTS = ("seeds", "implementations", "mode")  # options of which --resume may add values
+LIST_OPTIONS = ("seeds", "implementations", "mode")  # options of which --resume may add values
 
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Rate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(gt=0, le=1e38, allow_inf_nan=False)]
 
 
 def _percent(value: Any) -> Any:
@@ -114,7 +114,7 @@ class CompareConfig(TrainingOptions):
     scaling: Literal["strong", "weak", "both"] = option("study", "both")
     """in a sweep of devices or num-nodes: strong keeps the global batch size, weak multiplies it by the devices
     on all nodes"""
-    sweep_learning_rate: list[Literal["keep", "linear"] | Rate] = option("study", ["keep"], min_length=1)
+    sweep_learning_rate: list[Literal["keep", "linear"] | LearningRate] = option("study", ["keep"], min_length=1)
     """the learning rate where a sweep changes the batch size: kept, scaled with it, or the best of several, such
     as 0.02 0.05 0.1, for each batch size"""
 
@@ -125,7 +125,7 @@ class CompareConfig(TrainingOptions):
 
     @model_validator(mode="after")
     def _compares(self) -> Self:
-        for name in (*LISTS, "sweep_learning_rate"):
+        for name in (*LIST_OPTIONS, "sweep_learning_rate"):
             values = getattr(self, name)
             if twice := [value for value in values if values.count(value) > 1]:
                 raise ValueError(f"{option_name(name)} {twice[0]}: named twice")
@@ -195,7 +195,7 @@ class CompareConfig(TrainingOptions):
             paths[name] = interpreter
         return paths
 
-    def applied_to(self, stored: "CompareConfig", folder: Path, kinds: Sequence[Kind]) -> "CompareConfig":
+    def applied_to(self, stored: "CompareConfig", folder: Path, kinds: Sequence[OptionKind]) -> "CompareConfig":
         """The `stored` options of the comparison in `folder`, with the changes that are given here.
 
         Raises:
@@ -204,7 +204,7 @@ class CompareConfig(TrainingOptions):
         named = self.model_fields_set - {*options_of_kind(CompareConfig, "folder")}
         given = {name: getattr(self, name) for name in named if getattr(self, name) != getattr(stored, name)}
         stored_values = stored.model_dump(exclude_unset=True)
-        for name in LISTS:
+        for name in LIST_OPTIONS:
             if name in given and not set(given[name]) >= set(had := getattr(stored, name)):
                 raise UserError(
                     f"{option_name(name)} {as_typed(given[name])}: the comparison in {folder} has {as_typed(had)}; list"

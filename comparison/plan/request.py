@@ -64,14 +64,14 @@ def make_output_dir(options: CompareConfig) -> Path:
     return folder
 
 
-def take(folder: Path, option: str) -> Request:
+def take_request(folder: Path, option: str) -> Request:
     """Locks the comparison's folder for this process, and returns the request in it."""
     Request.read(folder, option)  # before the lock file is made: a folder without a request stays as it is
-    hold(folder, option)
+    hold_folder(folder, option)
     return Request.read(folder, option)  # again: the process that had the lock until now may have changed it
 
 
-def hold(folder: Path, option: str) -> None:
+def hold_folder(folder: Path, option: str) -> None:
     """Locks the comparison's folder for this process. Raises UserError if another compare.py is at work there."""
     try:
         lock = lock_file(folder / LOCK_FILE, wait=False)

@@ -35,7 +35,7 @@ from common.platform.files import (
     read_safetensors_metadata,
     write_json_model,
 )
-from common.record.audited_states import AUDITED, STATES_DIR, audited_state_path, audited_state_steps
+from common.record.audited_states import AUDITED_KEY, STATES_DIR, audited_state_path, audited_state_steps
 from common.record.checkpoints import read_checkpoint_state, with_checkpoint
 from common.record.predictions import Predictions
 from common.record.results import WEIGHTS_FILE, EpochLine, read_metrics, read_result, read_step_losses
@@ -45,7 +45,7 @@ from common.spec.state import ScaleState, TrainState
 from common.spec.update_rule import LossScaling
 from comparison.lockstep import ROUNDOFF, number_format_of, suspects_of_evaluation
 from comparison.prove.causes import cause_of_step
-from comparison.prove.differences import Difference, compare, compute_steps, finish_steps, numbers
+from comparison.prove.differences import Difference, compare, compute_steps, finish_steps, state_arrays
 from comparison.prove.recomputed import RecomputedNetwork
 from comparison.prove.reference import evaluate
 
@@ -55,12 +55,14 @@ MOST_BYTES = 2**28  # of the states of a run in 64 bits
 # Most operations of a run's audited steps: ten seconds of them; in a short run a tenth of its time, which is some for
 # its start and a share of what it computes.
 MOST_FLOPS, START_FLOPS, TRAINING_SHARE = 1.5e11, 1e10, 0.03
-BYTES = 96  # of memory for each output of a layer: itself, what was multiplied, their errors; a kernel's nine inputs
-PASSES = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
+BYTES_PER_OUTPUT = (
+    96  # of memory for each output of a layer: itself, what was multiplied, their errors; a kernel's nine inputs
+)
+PASSES_PER_AUDIT = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
 
 # How often the step is taken with errors, if the first time does not explain the differences; less for large networks.
 MOST_SAMPLES, LEAST_SAMPLES = 12, 6
-PROVABLE = 0.3  # of the change in the step: where rounding explains more, a difference proves nothing
+PROVABLE_SHARE = 0.3  # of the change in the step: where rounding explains more, a difference proves nothing
 
 
 class Audit(BaseModel, frozen=True, extra="forbid"):
@@ -137,7 +139,7 @@ def choose_audited_steps(experiment: Experiment, round_number: int, chance: rand
         return ()
     plan, every = experiment.plan, experiment.config.checkpoint_every
     steps = range(plan.first_step, plan.total_steps + 1)
-    flops = PASSES * experiment.network.flops_per_image * plan.examples_per_step
+    flops = PASSES_PER_AUDIT * experiment.network.flops_per_image * plan.examples_per_step
     training = 3 * experiment.network.flops_per_image * plan.images(steps[0], steps[-1])
     fit = int(min(MOST_FLOPS, START_FLOPS + TRAINING_SHARE * training) // flops)
     if not fit and round_number > 1:
@@ -217,7 +219,7 @@ def _audit_steps(
     losses, steps = read_step_losses(run_dir), list[Audit]()
     latest = first_state(experiment)
     outputs = sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
-    needed = BYTES * outputs
+    needed = BYTES_PER_OUTPUT * outputs
     calls = _audited_calls(run_dir, asked)
     for number, call in enumerate(calls, 1):
         if tell:
@@ -266,7 +268,7 @@ def _audited_calls(run_dir: Path, asked: Collection[int] | None) -> list[range]:
     """The steps of each call to audit, which mostly takes a single step."""
     calls = []
     for step in audited_state_steps(run_dir):
-        number = int(read_safetensors_metadata(audited_state_path(run_dir, step)).get(AUDITED, 0))
+        number = int(read_safetensors_metadata(audited_state_path(run_dir, step)).get(AUDITED_KEY, 0))
         call = range(step - number + 1, step + 1)
         if call and (asked is None or any(step in call for step in asked)):
             calls.append(call)
@@ -305,8 +307,8 @@ def _audit_step(
     if fault := _scaling_fault(experiment, before, after):
         return fault
     until = after.step
-    old, actual = numbers(before), numbers(after) | {"loss": np.array(losses[before.step : until])}
-    flops = PASSES * experiment.network.flops_per_image * experiment.plan.images(before.step + 1, until)
+    old, actual = state_arrays(before), state_arrays(after) | {"loss": np.array(losses[before.step : until])}
+    flops = PASSES_PER_AUDIT * experiment.network.flops_per_image * experiment.plan.images(before.step + 1, until)
     # Each step rounds its results when it computes them, and when it stores them. The update rule needs about ten
     # operations, each of which rounds, to compute a change from gradients and slots.
     rounding = ROUNDOFF["64" if number_format_of(experiment.config) == "64" else "32"] * (until - before.step)
@@ -329,7 +331,7 @@ def _audit_step(
         same, note = False, cause_of_step(experiment, before, until, differences, wanted, actual)
     elif beyond:
         same, note = None, "differs, like one before it"
-    elif explained > PROVABLE:
+    elif explained > PROVABLE_SHARE:
         same, note = None, f"rounding explains {explained:.0%} of what it changes"
     return Audit(
         first_step=before.step + 1,

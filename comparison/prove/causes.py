@@ -14,7 +14,7 @@ from common.experiment import Experiment
 from common.platform.files import Arrays
 from common.spec.state import ScaleState, TrainState
 from comparison.lockstep import suspects_in_use, suspects_of_update
-from comparison.prove.differences import Difference, norm, numbers, reference_steps
+from comparison.prove.differences import Difference, norm, reference_steps, state_arrays
 
 MOST_EPOCHS = 10  # before that of a wrong step, whose examples may be taken for its own
 
@@ -31,11 +31,11 @@ def cause_of_step(
 
     Args:
       differences: of all arrays; some are beyond rounding.
-      wanted, actual: the arrays after the steps: `numbers`, and `loss`.
+      wanted, actual: the arrays after the steps: `state_arrays`, and `loss`.
     """
     config, plan = experiment.config, experiment.plan
     beyond = {difference.name: difference for difference in differences if difference.is_beyond}
-    if all(np.array_equal(actual[name], array) for name, array in numbers(before).items()):
+    if all(np.array_equal(actual[name], array) for name, array in state_arrays(before).items()):
         return "nothing has changed: no update was made"
     worst = max(beyond.values(), key=lambda difference: difference.share)
     words = (

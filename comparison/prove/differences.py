@@ -28,8 +28,8 @@ from comparison.prove.reference import apply_gradients, compute_gradients
 # and 32 bits there is room for generous errors: a mistake is still a thousand times larger. In 64 bits the reference
 # itself rounds as much as a framework. With 16 units, an audit of a sound step missed the bound by a tenth (a running
 # statistic of Keras).
-ERRORS = {"64": 1024, "32": 32, "tf32": 2, "16-mixed": 2, "bf16-mixed": 1}
-MARGIN = 2.0  # times the largest difference that the errors have shown in what they change
+ROUNDING_ERRORS = {"64": 1024, "32": 32, "tf32": 2, "16-mixed": 2, "bf16-mixed": 1}
+ROUNDING_MARGIN = 2.0  # times the largest difference that the errors have shown in what they change
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def compare(
       least: of some arrays, the difference that is explained in any case.
     """
     number_format = number_format_of(config)
-    errors = ERRORS[number_format] * ROUNDOFF[number_format]
+    errors = ROUNDING_ERRORS[number_format] * ROUNDOFF[number_format]
     exact = compute(0.0, 0)
     wanted = finish(exact)
     differences: list[Difference] = []
@@ -95,11 +95,11 @@ def compare(
         largest = {name: np.maximum(most, np.abs(rounded[name] - exact[name])) for name, most in largest.items()}
         # Of several steps, each is moved in a direction of its own: rounding is not the same in all of them.
         steps = dict.fromkeys(name.partition(".")[0] for name in exact)
-        signs = dict(zip(steps, MARGIN * np.random.default_rng(seed).choice((-1, 1), len(steps)), strict=True))
+        signs = dict(zip(steps, ROUNDING_MARGIN * np.random.default_rng(seed).choice((-1, 1), len(steps)), strict=True))
         moved = {name: signs[name.partition(".")[0]] * most for name, most in largest.items()}
         above, below = (finish({name: array + sign * moved[name] for name, array in exact.items()}) for sign in (1, -1))
         # The slots' squares may change more between these two than at them, so the sample itself counts, too.
-        for arrays, margin in ((finish(rounded), MARGIN), (above, 1.0), (below, 1.0)):
+        for arrays, margin in ((finish(rounded), ROUNDING_MARGIN), (above, 1.0), (below, 1.0)):
             explained = {
                 name: np.maximum(most, margin * np.abs(arrays[name] - wanted[name])) for name, most in explained.items()
             }
@@ -116,7 +116,7 @@ def compare(
 # --- Steps as arrays ---
 
 
-def numbers(state: TrainState) -> Arrays:
+def state_arrays(state: TrainState) -> Arrays:
     """float64: `weights.NAME` and `slots.SLOT.NAME`."""
     arrays = state.to_arrays()
     return {name: array.astype(np.float64) for name, array in arrays.items() if name not in ("step", "scale")}
@@ -154,7 +154,7 @@ def finish_steps(experiment: Experiment, state: TrainState, until: int, computed
         gradients = {name: array for name, array in arrays.items() if name in trained}
         statistics = {name: array for name, array in arrays.items() if name not in trained}
         state = apply_gradients(experiment, state, gradients, statistics)
-    return numbers(state) | {"loss": computed["loss"]}
+    return state_arrays(state) | {"loss": computed["loss"]}
 
 
 def reference_steps(experiment: Experiment, state: TrainState, until: int, **more: Any) -> Arrays:

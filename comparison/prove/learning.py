@@ -21,7 +21,7 @@ from common.record.predictions import Predictions
 from common.record.results import EpochLine, read_metrics, read_result
 from common.spec.options import TrainConfig
 from comparison.numbers import ACCURACY, LOSS, SHARE
-from comparison.plan.jobs import Values, row_path
+from comparison.plan.jobs import VariantValues, row_path
 from comparison.run.side_runs import SideRunner
 from comparison.run.store import FAILURE_FILE, Run, log_end
 
@@ -34,8 +34,8 @@ SMALL_STEPS = 200  # number of steps for that
 SMALL_WARMUP_STEPS = 20
 SMALL_ERROR = 0.01  # share of wrong images; a smaller bias or variance is called neither under- nor overfitting
 UNLIKELY = 0.025  # probability by chance, in one direction: as with a 95 % interval
-RISE = 0.1  # relative rise of the test loss above its minimum that is called overfitting
-SMOOTHED = 3  # number of epochs over which the test loss is averaged for that, since single epochs are noisy
+OVERFITTING_RISE = 0.1  # relative rise of the test loss above its minimum that is called overfitting
+SMOOTHED_EPOCHS = 3  # number of epochs over which the test loss is averaged for that, since single epochs are noisy
 
 
 def learning_run_epochs(run_dir: Path) -> list[EpochLine]:
@@ -65,7 +65,7 @@ class SmallSet:
     found: str
 
 
-def read_small_set(folder: Path, variant: Values, name: str) -> SmallSet | None:
+def read_small_set(folder: Path, variant: VariantValues, name: str) -> SmallSet | None:
     """The first step's result of a row of the comparison in `folder`; None if it was not checked."""
     run_dir = folder / row_path(LEARNING_DIR, variant, name) / SMALL
     if failure := " ".join(log_end(run_dir / FAILURE_FILE, 1)):
@@ -120,12 +120,12 @@ class Fit:
         The rise is between means over SMOOTHED epochs. It counts only if the loss on training images fell meanwhile.
         """
         losses, trained = ([line.test_loss for line in lines] for lines in (self.test, self.train))
-        if len(losses) < 2 * SMOOTHED:
+        if len(losses) < 2 * SMOOTHED_EPOCHS:
             return None
-        means = np.convolve(losses, np.full(SMOOTHED, 1 / SMOOTHED), mode="valid")
+        means = np.convolve(losses, np.full(SMOOTHED_EPOCHS, 1 / SMOOTHED_EPOCHS), mode="valid")
         lowest = int(means.argmin())
         share = float(means[-1] / means[lowest]) - 1
-        if share < RISE or trained[-1] >= min(trained[: lowest + SMOOTHED]):
+        if share < OVERFITTING_RISE or trained[-1] >= min(trained[: lowest + SMOOTHED_EPOCHS]):
             return None
         return int(np.argmin(losses)) + 1, share
 
@@ -146,7 +146,7 @@ class Fit:
             words.append("try more images, augmentation, weight decay or dropout")
         if self.verdict == "underfits":
             losses = [line.test_loss for line in self.train]
-            if len(losses) < 2 or losses[-1] < (1 - RISE / 2) * losses[-2]:
+            if len(losses) < 2 or losses[-1] < (1 - OVERFITTING_RISE / 2) * losses[-2]:
                 words.append("the loss on training images may still fall; try more epochs")
             else:
                 words.append(
@@ -155,7 +155,7 @@ class Fit:
         return "; ".join(words)
 
 
-def read_fit(folder: Path, variant: Values, name: str, runs: Sequence[Run]) -> Fit | None:
+def read_fit(folder: Path, variant: VariantValues, name: str, runs: Sequence[Run]) -> Fit | None:
     """The second step of a row of the comparison in `folder`; None if it was not checked.
 
     Args:
@@ -175,7 +175,7 @@ def read_fit(folder: Path, variant: Values, name: str, runs: Sequence[Run]) -> F
 
 # --- Both runs ---
 
-MISSING = "no check of learning of"  # begins the message about a failed run
+NO_LEARNING_CHECK = "no check of learning of"  # begins the message about a failed run
 
 
 def by_heart(config: TrainConfig) -> TrainConfig:
@@ -204,10 +204,10 @@ def evaluated_on_training(config: TrainConfig) -> TrainConfig:
 def make_memorising_runs(runner: SideRunner) -> None:
     """Makes the missing runs on a few images. Reports a failed run."""
     doing = "check of learning, memorising a few training images:"
-    runner.make(doing, MISSING, (LEARNING_DIR, SMALL), by_heart, learning_run_epochs)
+    runner.make(doing, NO_LEARNING_CHECK, (LEARNING_DIR, SMALL), by_heart, learning_run_epochs)
 
 
 def make_whole_set_runs(runner: SideRunner) -> None:
     """Makes the missing runs on all training images. Reports a failed run."""
     doing = "check of learning, loss on all training images:"
-    runner.make(doing, MISSING, (LEARNING_DIR, WHOLE), evaluated_on_training, learning_run_epochs)
+    runner.make(doing, NO_LEARNING_CHECK, (LEARNING_DIR, WHOLE), evaluated_on_training, learning_run_epochs)

@@ -5,7 +5,7 @@ devices are exactly those of its row. If several proofs run at the same time, ea
 
 No fixed bound on 32-bit losses could tell rounding from a mistake: their differences grow with every step, sometimes
 from 1e-7 to 1e-3 within ten steps. In 64 bits the differences begin a billion times smaller. Over so few steps they
-mostly stay far below `TOLERANCE`. Where they don't, both runs are made again, and each of their steps is audited:
+mostly stay far below `LOSS_TOLERANCE`. Where they don't, both runs are made again, and each of their steps is audited:
 either a step is wrong, or all are right, and rounding has grown.
 """
 
@@ -25,7 +25,7 @@ from common.record.results import RESULT_FILE, EpochLine, read_metrics, read_res
 from common.spec.batches import EVAL_BATCH_SIZE
 from common.spec.options import TrainConfig
 from comparison.lockstep import OTHER_SETTINGS, find_departure, find_loss_jump, loss_differences
-from comparison.plan.jobs import Contender, Job, Values, Variant, row_path
+from comparison.plan.jobs import Contender, Job, Variant, VariantValues, row_path
 from comparison.prove.audits import audited_steps_around, read_audits
 from comparison.run.store import LOG_FILE, Run
 
@@ -35,9 +35,9 @@ CLOSER_DIR = "closer"  # of runs that are made once more, with audits where the 
 SKIPPED_DIR = "skipped"  # of runs that are made once more, with audits of the steps that loss scaling skipped
 MOST_STEPS, LEAST_STEPS = 20, 5  # fewer if a step takes long; all but the first step come after an update
 MOST_FLOPS = 2e11  # limit for all steps together, and for all evaluations: some seconds on two cores
-TOLERANCE = 1e-10  # of losses: relative above 1, absolute below; losses of equal trainings differ by about 1e-15
+LOSS_TOLERANCE = 1e-10  # of losses: relative above 1, absolute below; losses of equal trainings differ by about 1e-15
 OWN_TOLERANCE = 1e-6  # in a network of the user's, of which a framework may compute parts in 32 bits: docs/porting.md
-PASSES = 3  # a step costs a forward pass, and a backward pass that costs about twice as much
+PASSES_PER_STEP = 3  # a step costs a forward pass, and a backward pass that costs about twice as much
 
 
 # --- The runs ---
@@ -67,7 +67,7 @@ class ProofRecord(BaseModel, frozen=True, extra="forbid"):
     failure: str | None
 
 
-def proof_path(variant: Values, name: str) -> Path:
+def proof_path(variant: VariantValues, name: str) -> Path:
     """The folder of a row's run in 64 bits, relative to the comparison's folder."""
     return row_path("proofs", variant, name)
 
@@ -78,7 +78,7 @@ def proof_jobs(variants: Sequence[Variant], contenders: Sequence[Contender], see
     for variant in variants:
         experiment = Experiment.make(variant.config.replace(seed=seed))
         flops = experiment.network.flops_per_image
-        flops_per_step = PASSES * flops * variant.config.examples_per_step
+        flops_per_step = PASSES_PER_STEP * flops * variant.config.examples_per_step
         steps = max(LEAST_STEPS, min(MOST_STEPS, int(MOST_FLOPS / flops_per_step)))
         cut = _cut_evaluation(variant.config.replace(verify_steps=steps), experiment.dataset, flops)
         for implementation, mode in contenders:
@@ -137,7 +137,7 @@ def check_proof_complete(path: Path) -> None:
         )
 
 
-def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
+def judge(folder: Path, variant: VariantValues, reference: str, name: str, runs: Sequence[Run] = ()) -> Proof:
     """The proof of the row `name` against the row `reference` of a variant; not known if it does not fit `runs`."""
     proof = _judge_folders(*(folder / proof_path(variant, row_name) for row_name in (reference, name)))
     if proof.same is not None and (note := why_proof_does_not_fit(folder, variant, runs)):
@@ -145,7 +145,7 @@ def judge(folder: Path, variant: Values, reference: str, name: str, runs: Sequen
     return proof
 
 
-def why_proof_does_not_fit(folder: Path, variant: Values, runs: Sequence[Run]) -> str | None:
+def why_proof_does_not_fit(folder: Path, variant: VariantValues, runs: Sequence[Run]) -> str | None:
     """Why the proofs of a variant's rows do not fit `runs`; None if they do. Rows without a proof are not checked."""
     paths = {name: folder / proof_path(variant, name) for name in {run.record.name for run in runs}}
     try:
@@ -172,7 +172,7 @@ def _judge_folders(reference: Path, other: Path) -> Proof:
         for path in (reference, other):
             if failure := read_json_model(ProofRecord, path / PROOF_FILE, "there is no proof; ").failure:
                 return Proof(None, note=f"the 64-bit run of {path.name} failed: {failure}; see {path / LOG_FILE}")
-        tolerance = OWN_TOLERANCE if read_result(reference).config.has_own_network else TOLERANCE
+        tolerance = OWN_TOLERANCE if read_result(reference).config.has_own_network else LOSS_TOLERANCE
         departure = find_departure(reference, other, tolerance)
         if departure is None:
             for path in (reference, other):
@@ -195,7 +195,7 @@ def _judge_folders(reference: Path, other: Path) -> Proof:
     return Proof(False, difference, departure)
 
 
-class Jump(NamedTuple):
+class LossJump(NamedTuple):
     """The step at which the losses of another row's run suddenly part from those of the first row's."""
 
     first: Run
@@ -208,11 +208,11 @@ class Jump(NamedTuple):
         return audited_steps_around(self.run.result.plan, self.step)
 
 
-def find_jump(first: Run, other: Run) -> Jump | None:
+def find_jump(first: Run, other: Run) -> LossJump | None:
     """Where two runs of the same seed suddenly part; None if they don't."""
     assert first.result and other.result
     plan = first.result.plan
     of_first, of_other = ({plan.last_step(line.epoch): line.test_loss for line in run.epochs} for run in (first, other))
     configs = first.result.config, other.result.config
     step = find_loss_jump((first.losses, other.losses), (of_first, of_other), configs)
-    return Jump(first, other, step) if step else None
+    return LossJump(first, other, step) if step else None

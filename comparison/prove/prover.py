@@ -28,18 +28,18 @@ from comparison.prove.proof import (
     FIRST_BATCH_DIR,
     PROOF_FILE,
     SKIPPED_DIR,
-    Jump,
+    LossJump,
     ProofJob,
     ProofRecord,
     check_proof_complete,
     judge,
     proof_path,
 )
-from comparison.run.program import Ended, Program
+from comparison.run.program import Program, RunEnd
 from comparison.run.runner import Follower, run_programs
 from comparison.run.store import Run, check_name
 
-Programs = Mapping[Path, tuple[str, TrainConfig]]  # run folder -> implementation and options
+ProofPrograms = Mapping[Path, tuple[str, TrainConfig]]  # run folder -> implementation and options
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Prover:
         code = code_sha256()
         jobs_by_dir = {self.folder.absolute() / job.path: job for job in jobs}
 
-        def note(program: Program, ended: Ended) -> None:
+        def note(program: Program, ended: RunEnd) -> None:
             run_dir, failure, digest = program.run_dir, ended.failure, digests[jobs_by_dir[program.run_dir].path]
             if failure is None:
                 try:
@@ -111,12 +111,12 @@ class Prover:
         }
         self._audit(again, audited_steps_that_fit(jobs[0].config))
 
-    def look_closer(self, jumps: Iterable[Jump]) -> None:
+    def look_closer(self, jumps: Iterable[LossJump]) -> None:
         """Makes runs once more that suddenly part from the first row's, and audits the steps around; nothing is timed.
 
         In a comparison's rounds, chance decides which steps are audited.
         """
-        by_first: dict[Path, list[Jump]] = {}
+        by_first: dict[Path, list[LossJump]] = {}
         for jump in jumps:
             by_first.setdefault(jump.first.run_dir, []).append(jump)
         for parted in by_first.values():
@@ -154,11 +154,11 @@ class Prover:
         """The folder of the proof of the run's row."""
         return self.folder.absolute() / proof_path(run.record.variant, run.record.name)
 
-    def _audit(self, programs: Programs, steps: tuple[int, ...], only_skipped: bool = False) -> None:
+    def _audit(self, programs: ProofPrograms, steps: tuple[int, ...], only_skipped: bool = False) -> None:
         """Runs the programs, and audits these steps; with `only_skipped` those that any of them has skipped."""
         succeeded = []
 
-        def note(program: Program, ended: Ended) -> None:
+        def note(program: Program, ended: RunEnd) -> None:
             if ended.failure is None:
                 succeeded.append(program.run_dir)
 
@@ -174,7 +174,7 @@ class Prover:
                     shutil.rmtree(run_dir / STATES_DIR, ignore_errors=True)
 
     def _run_side_by_side(
-        self, programs: Programs, ended: Callable[[Program, Ended], None], audited_steps: tuple[int, ...] = ()
+        self, programs: ProofPrograms, ended: Callable[[Program, RunEnd], None], audited_steps: tuple[int, ...] = ()
     ) -> None:
         """Runs each program in its folder.
 
@@ -203,7 +203,7 @@ class Prover:
             "data": job.data_sha256,
             "network": digest_of(job.config.model) if job.config.has_own_network else None,
             "code": code_sha256(),
-            "environment": {name: os.environ.get(name) for name in ENVIRONMENT},
+            "environment": {name: os.environ.get(name) for name in PROVED_ENVIRONMENT},
             "versions": _versions(self.request.options.interpreters()[job.implementation]),
             "machine": here,
             "gpus": list_gpus() if job.config.accelerator == "gpu" else None,
@@ -269,19 +269,19 @@ def _cache() -> Path:
 # --- What a proof is of ---
 
 # Environment variables that change which kernels a framework uses.
-ENVIRONMENT = (
+PROVED_ENVIRONMENT = (
     *(LIMIT_VARIABLE, "DNNL_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS", "NVIDIA_TF32_OVERRIDE"),
     "CUDA_VISIBLE_DEVICES",
 )
 VERSIONS_SECONDS = 60.0  # for the following lines; an interpreter that needs longer will be reported by its runs
-VERSIONS = """import importlib.metadata, sys
+PRINT_VERSIONS = """import importlib.metadata, sys
 print(sys.version, sorted((str(one.name), one.version) for one in importlib.metadata.distributions()))"""
 
 
 @cache
 def _versions(interpreter: str) -> str:
     """The versions of an interpreter and of all packages that are installed for it."""
-    command = [interpreter, "-c", VERSIONS]
+    command = [interpreter, "-c", PRINT_VERSIONS]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=VERSIONS_SECONDS).stdout
     except (OSError, subprocess.TimeoutExpired):  # the runs of this interpreter will report it

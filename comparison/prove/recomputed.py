@@ -19,12 +19,12 @@ from common.implementations import IMPLEMENTATIONS
 from common.platform.errors import UserError
 from common.platform.files import Arrays
 from common.spec.networks import NetworkSpec
-from common.spec.own_network import FILES, Layout, Shape, prepared_files, read_layout
+from common.spec.own_network import NETWORK_FILES, Layout, Shape, prepared_files, read_layout
 from port.check import start_file
 from port.network import Probe
 
 Array = NDArray[np.float64]
-PRINTED = "printed"
+PRINTED_FILE = "printed"
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class RecomputedNetwork(NetworkSpec):
             return pickle.load(process.stdout)  # noqa: S301 - from this program's own process
         except (EOFError, OSError):
             _process.cache_clear()  # another audit starts it again
-            lines = Path(place.name, PRINTED).read_text(errors="replace").strip().splitlines()
-            raise UserError(lines[-1] if lines else f"{FILES[self.framework]}: has ended") from None
+            lines = Path(place.name, PRINTED_FILE).read_text(errors="replace").strip().splitlines()
+            raise UserError(lines[-1] if lines else f"{NETWORK_FILES[self.framework]}: has ended") from None
 
 
 @cache
@@ -90,7 +90,7 @@ def _process(
     probe = Probe(np.zeros((1, *image_shape)), np.zeros(1, np.int64), num_classes)
     path = Path(place.name, "probe")
     path.write_bytes(pickle.dumps(probe))
-    with Path(place.name, PRINTED).open("wb") as printed:
+    with Path(place.name, PRINTED_FILE).open("wb") as printed:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": printed}
         process = start_file(framework, Path(model), "--probe", str(path), **pipes)
     return process, place

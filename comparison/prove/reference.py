@@ -35,7 +35,7 @@ from common.spec.layers import (
 from common.spec.networks import NetworkSpec, Weights
 from common.spec.optimizers import Rule
 from common.spec.options import TrainConfig
-from common.spec.randomness import RESOLUTION, dropout_threshold, kept, visits
+from common.spec.randomness import RATE_RESOLUTION, dropout_threshold, kept_by_dropout, visits
 from common.spec.state import TrainState
 from common.spec.update_rule import NORM_EPSILON
 from comparison.lockstep import ROUNDOFF
@@ -49,14 +49,14 @@ Backward = Callable[[Array], Array]  # from the gradient of a layer's output to 
 
 
 @dataclass
-class Pass:
+class ReferencePass:
     """A pass of examples through the network, forward and then backward.
 
     Attributes:
       trains: whether batch normalisation uses the statistics of these examples, and dropout drops.
       seed, visits: they decide what dropout draws for each example.
       roundoff: unit roundoff of a format: random errors of this relative size are added, as if computed in the format.
-      winograd: whether convolutions may be computed with Winograd's algorithm, see `WINOGRAD`.
+      winograd: whether convolutions may be computed with Winograd's algorithm, see `WINOGRAD_ERRORS`.
       gradients: of the trained parameters, by canonical name; `backward` adds to them.
       statistics: new running statistics of batch normalisation, by canonical name.
     """
@@ -96,7 +96,7 @@ class Pass:
             return sums
         errors = self.errors(sums.shape)
         if self.winograd:
-            errors *= max(1.0, WINOGRAD.get(kernel_size, 0.0) / self.roundoff)
+            errors *= max(1.0, WINOGRAD_ERRORS.get(kernel_size, 0.0) / self.roundoff)
         (a, largest_a), (b, largest_b) = _squares(a), _squares(b)
         return sums + errors * (largest_a * largest_b * np.sqrt(multiply(a, b)))
 
@@ -112,7 +112,7 @@ class Pass:
         if not self.roundoff:
             return sums
         count = array[..., 0].size
-        growth = max(1.0, count / SUMMED) if self.roundoff < ROUNDOFF["16-mixed"] else 1.0
+        growth = max(1.0, count / SUMMED_NUMBERS) if self.roundoff < ROUNDOFF["16-mixed"] else 1.0
         size = count * np.sqrt(np.square(array).mean(axes) * growth)
         noisy: Array = sums + self.errors(sums.shape) * size
         return noisy
@@ -277,8 +277,8 @@ class Pass:
         if not self.trains:
             return x, _unchanged
         assert self.visits is not None
-        kept_values = kept(self.seed, self.visits, stream, math.prod(x.shape[1:]), rate).reshape(x.shape)
-        factor = kept_values * (RESOLUTION / (RESOLUTION - dropout_threshold(rate)))
+        kept_values = kept_by_dropout(self.seed, self.visits, stream, math.prod(x.shape[1:]), rate).reshape(x.shape)
+        factor = kept_values * (RATE_RESOLUTION / (RATE_RESOLUTION - dropout_threshold(rate)))
         return x * factor, lambda gradient: gradient * factor
 
     def losses(
@@ -343,8 +343,8 @@ def _max_pool(layer: MaxPool, x: Array) -> tuple[Array, Backward]:
 # numbers, the larger the kernel the larger they are. Kernel size -> relative error of sums of independent products; a
 # little more than weights' gradients showed on an H100 with cuDNN 9.19: 2.7e-4 to 3.8e-4 for 5 x 5, which is as much as
 # with TF32, and 4e-6 to 9e-6 for 3 x 3. Without Winograd's algorithm it was 3e-7.
-WINOGRAD = {3: 1e-5, 5: 4e-4}
-SUMMED = 4096  # numbers; 32 units of roundoff are nearly the root of 4096 / 3
+WINOGRAD_ERRORS = {3: 1e-5, 5: 4e-4}
+SUMMED_NUMBERS = 4096  # numbers; 32 units of roundoff are nearly the root of 4096 / 3
 EVALUATED_TOGETHER = 50  # test images
 CONVOLVED_TOGETHER = 2**18  # numbers that kernels are multiplied with: what a processor's cache holds
 
@@ -356,7 +356,7 @@ def evaluate(experiment: Experiment, weights: Weights, count: int, roundoff: flo
       float64: `scores` (count,) of each likeliest class, the mean `loss` (1,), and how many are `correct` (1,).
     """
     data = experiment.dataset
-    network = Pass(
+    network = ReferencePass(
         _in_64_bits(weights),
         trains=False,
         roundoff=roundoff,
@@ -424,7 +424,7 @@ def compute_gradients(
     """The forward and backward pass of the step after `before`, in 64 bits.
 
     Args:
-      roundoff: see `Pass`; `seed` is that of its random numbers.
+      roundoff: see `ReferencePass`; `seed` is that of its random numbers.
       epoch: whose examples the step takes, a mistake that audits look for; None: those of its own epoch.
     """
     config, data, rule, step = experiment.config, experiment.dataset, experiment.update_rule, before.step + 1
@@ -441,7 +441,9 @@ def compute_gradients(
         statistics: Weights = {}
         for shard in shards:
             labels, seen = data.train_labels[shard].astype(np.int64), visits(epoch, shard)
-            network = Pass(weights | new, True, config.seed, seen, roundoff, _has_winograd(config), random, gradients)
+            network = ReferencePass(
+                weights | new, True, config.seed, seen, roundoff, _has_winograd(config), random, gradients
+            )
             inputs = _inputs(experiment, data.train_images[shard], seen)
             logits, backward = network.through_network(experiment.network, network.rounded(inputs))
             losses, gradient = network.losses(experiment.network, logits, labels, config.label_smoothing)

@@ -11,7 +11,7 @@ from common.platform.machine import has_gpu
 from common.record.results import CONFIG_FILE
 from common.resolve import SEES_NO_GPU
 from common.spec.options import DEVICES_OF, TrainConfig
-from comparison.run.program import Ended, Program
+from comparison.run.program import Program, RunEnd
 from comparison.run.runner import Follower, run_programs
 from comparison.run.store import LOG_FILE
 
@@ -55,7 +55,7 @@ def _dry_runs(config: TrainConfig, interpreters: dict[str, str], timeout: float)
             for name, interpreter in interpreters.items()
         ]
 
-        def look(program: Program, ended: Ended) -> None:
+        def look(program: Program, ended: RunEnd) -> None:
             sees_none = SEES_NO_GPU.format(implementation_title(program.implementation))
             with suppress(OSError, ValueError):  # the row will show the reason
                 log = (program.run_dir / LOG_FILE).read_text(errors="replace")

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from common.platform.machine import cpu_periods
 from common.record.monitor import machine_busy_seconds
 from common.record.results import TurnLine
-from comparison.run.program import Ended, Program, now
+from comparison.run.program import Program, RunEnd, now
 
 # A run is disturbed if others used more than BUSY of all the machine's cores, and less than IDLE of them was idle.
 BUSY, IDLE = 0.10, 0.25
-QUIETER = "end other programs, leave them a core (--threads-per-device 1), or see docs/comparison.md"
+QUIET_ADVICE = "end other programs, leave them a core (--threads-per-device 1), or see docs/comparison.md"
 
 
 def load_disturbs(other: float, own: float | None) -> bool:
@@ -36,11 +36,11 @@ class LoadMeter:
         self._began, self._started = now(), time.monotonic()
         self._busy, self._own, self._periods = machine_busy_seconds(), _own_seconds(), cpu_periods()
 
-    def ended(self, program: Program, failure: str | None) -> Ended:
+    def ended(self, program: Program, failure: str | None) -> RunEnd:
         seconds = time.monotonic() - self._started
         other = machine_busy_seconds() - self._busy - (_own_seconds() - self._own)
         here = not program.starter  # processes started by srun do not count as the program's own
-        return Ended(
+        return RunEnd(
             started=self._began,
             process_seconds=seconds,
             other_load=max(0.0, other / seconds / (os.cpu_count() or 1)) if here else None,

@@ -1,4 +1,4 @@
-"""A run from outside its processes: `Program`, what is asked for; `Ended`, how it ended; `Record`, what is kept."""
+"""A run from outside its processes: `Program`, what is asked for; `RunEnd`, how it ended; `RunRecord`, what is kept."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,11 +8,11 @@ from pydantic import BaseModel, Field
 
 from common.platform.files import Count, Natural
 from common.spec.options import Mode, TrainConfig
-from comparison.plan.jobs import Contender, Job, Values
+from comparison.plan.jobs import Contender, Job, VariantValues
 from comparison.plan.request import Request
 
 RECORD_FILE = "run.json"
-NEVER = "1970-01-01T00:00:00+00:00"
+NO_START = "1970-01-01T00:00:00+00:00"
 
 
 class Program(BaseModel, frozen=True, extra="forbid"):
@@ -21,7 +21,7 @@ class Program(BaseModel, frozen=True, extra="forbid"):
     Attributes:
       interpreter: path of a Python interpreter.
       config: all options; the run folder is an absolute path.
-      session: number of the request's command that asks for this program, see `Record`.
+      session: number of the request's command that asks for this program, see `RunRecord`.
       is_reference: whether it is the program of the first row, which the other programs are compared with.
       audited_steps: the steps before and after which it keeps a state, see `comparison.prove.audits`.
     """
@@ -57,7 +57,7 @@ class Program(BaseModel, frozen=True, extra="forbid"):
         return ("srun", *tasks, "--cpu-bind=none", "--kill-on-bad-exit=1", *threads)
 
 
-class Ended(BaseModel, frozen=True, extra="forbid"):
+class RunEnd(BaseModel, frozen=True, extra="forbid"):
     """How a program has ended.
 
     Attributes:
@@ -79,11 +79,11 @@ class Ended(BaseModel, frozen=True, extra="forbid"):
 
 
 def now() -> str:
-    """The current time, in the format of `Ended.started`."""
+    """The current time, in the format of `RunEnd.started`."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Record(Ended):
+class RunRecord(RunEnd):
     """`run.json`: which run of a comparison it is, see `Job`, and how it has ended; written when it has.
 
     Attributes:
@@ -94,7 +94,7 @@ class Record(Ended):
     schema_version: Literal[7]
     implementation: str
     mode: Mode
-    variant: Values
+    variant: VariantValues
     session: Count
     seed: Natural
     round: Count
@@ -113,7 +113,7 @@ class Record(Ended):
         return self.contender.title
 
     @classmethod
-    def make(cls, job: Job, session: int, ended: Ended) -> Self:
+    def make(cls, job: Job, session: int, ended: RunEnd) -> Self:
         return cls(
             schema_version=7,
             implementation=job.implementation,

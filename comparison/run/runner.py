@@ -17,7 +17,7 @@ from common.platform.quiet_start import UNTIMED_VARIABLE
 from common.record.audited_states import STEPS_VARIABLE
 from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
 from comparison.run.load_meter import LoadMeter
-from comparison.run.program import Ended, Program
+from comparison.run.program import Program, RunEnd
 from comparison.run.store import LOG_FILE, clear_unfinished
 
 POLL_SECONDS = 0.05
@@ -35,7 +35,7 @@ class Follower:
       see: called with each line of a program's metrics, soon after it was written.
     """
 
-    ended: Callable[[Program, Ended], None]
+    ended: Callable[[Program, RunEnd], None]
     started: Callable[[Program], None] = lambda program: None
     see: Callable[[Program, MetricsLine], None] = lambda program, line: None
 
@@ -128,7 +128,7 @@ class RunningProgram:
             self.process = None
         self.follower.ended(self.program, self.how_ended(failure))
 
-    def how_ended(self, failure: str | None) -> Ended:
+    def how_ended(self, failure: str | None) -> RunEnd:
         return self._load.ended(self.program, failure)
 
     def _new_metrics(self) -> list[MetricsLine]:

@@ -12,7 +12,7 @@ from common.record.recorder import WARMUP_STEPS
 from common.spec.options import TrainConfig
 from comparison.plan.jobs import Contender, Variant, contenders, row_path
 from comparison.plan.request import Request
-from comparison.run.program import Ended, Program
+from comparison.run.program import Program, RunEnd
 from comparison.run.runner import Follower, run_programs
 from comparison.run.store import FAILURE_FILE, LOG_FILE, log_end
 
@@ -66,7 +66,7 @@ class SideRunner:
         def title(program: Program) -> str:
             return Contender(program.implementation, program.config.mode).title
 
-        def note(program: Program, ended: Ended) -> None:
+        def note(program: Program, ended: RunEnd) -> None:
             if ended.failure is not None:
                 log = program.run_dir / LOG_FILE
                 write_text(program.run_dir / FAILURE_FILE, ": ".join([ended.failure, *log_end(log, 1)]))

@@ -30,7 +30,7 @@ from comparison.lockstep import suspects_of_evaluation
 from comparison.plan.jobs import Job
 from comparison.ratios import typical_speed
 from comparison.run.load_meter import quiet
-from comparison.run.program import NEVER, RECORD_FILE, Ended, Program, Record
+from comparison.run.program import NO_START, RECORD_FILE, Program, RunEnd, RunRecord
 
 LOG_FILE = "log.txt"
 FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has no result, in one line
@@ -38,7 +38,7 @@ FAILURE_FILE = "failure.txt"  # of an additional run (side_runs.py): why it has 
 DIFFERENT_GUESSES = 0.002
 
 
-class Reach(NamedTuple):
+class TargetReached(NamedTuple):
     """When a run's test accuracy first reached the target, without start-up; NaN if it never did."""
 
     epochs: float = math.nan
@@ -57,7 +57,7 @@ class Run:
       turns: its turns, in the order of the cycles; empty if the run failed, or had no turns.
     """
 
-    record: Record
+    record: RunRecord
     run_dir: Path
     result: RunResult | None = None
     losses: list[float] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Run:
         turns = self.turns if busy else quiet(self.turns)
         return typical_speed([turn.images_per_second for turn in turns]) if turns else self.result.images_per_second
 
-    def reach(self, accuracy: float | None) -> Reach:
+    def reach(self, accuracy: float | None) -> TargetReached:
         """When it first reached `accuracy`, checked after every epoch; never, if `accuracy` is None.
 
         The seconds include those of evaluations, as in MLPerf.
@@ -116,8 +116,8 @@ class Run:
         for line in self.epochs:
             seconds += (line.train_seconds or 0.0) + line.eval_seconds
             if self.result and accuracy is not None and line.test_accuracy >= accuracy:
-                return Reach(line.epoch, self.result.plan.last_step(line.epoch), seconds)
-        return Reach()
+                return TargetReached(line.epoch, self.result.plan.last_step(line.epoch), seconds)
+        return TargetReached()
 
     def shown_dir(self, folder: Path) -> str:
         """Its folder, relative to the comparison's folder, which may be moved."""
@@ -164,22 +164,22 @@ def read_run(folder: Path, job: Job, group: int = 1) -> Run | None:
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises if a name is too long
         return None
     try:
-        return load_run(run_dir, read_json_model(Record, path))
+        return load_run(run_dir, read_json_model(RunRecord, path))
     except UserError as error:  # the record is not valid, so nothing in it can be used
-        return Run(Record.make(job, 1, Ended(started=NEVER, failure=str(error))), run_dir)
+        return Run(RunRecord.make(job, 1, RunEnd(started=NO_START, failure=str(error))), run_dir)
 
 
-def store_run(job: Job, program: Program, ended: Ended) -> Run:
+def store_run(job: Job, program: Program, ended: RunEnd) -> Run:
     """Writes the record of a run that has just ended, and returns the run.
 
     A run has succeeded if and only if it exited with 0 and its files are valid.
     """
-    run = load_run(program.run_dir, Record.make(job, program.session, ended))
+    run = load_run(program.run_dir, RunRecord.make(job, program.session, ended))
     write_json_model(run.run_dir / RECORD_FILE, run.record)
     return run
 
 
-def load_run(run_dir: Path, record: Record) -> Run:
+def load_run(run_dir: Path, record: RunRecord) -> Run:
     """The run with its result, if it has succeeded. If its files are damaged, the run has failed."""
     if record.failure is not None:
         return Run(record, run_dir)

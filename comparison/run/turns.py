@@ -27,16 +27,18 @@ from common.record.monitor import free_gpu_memory
 from common.record.recorder import num_warmup_steps
 from common.record.results import MetricsLine, PlanLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
-from comparison.run.program import Ended, Program
+from comparison.run.program import Program, RunEnd
 from comparison.run.runner import POLL_SECONDS, Follower, RunningProgram, end_all
 from comparison.run.store import run_again_dir
 
 TURN_SECONDS = 0.1  # of the slowest program; shorter turns cancel more of the noise, see docs/comparison.md
-LONGEST = 1.0  # seconds of the slowest program's epoch, up to which a turn is a whole epoch
+LONGEST_EPOCH_TURN = 1.0  # seconds of the slowest program's epoch, up to which a turn is a whole epoch
 FASTEST_SECONDS = 0.03  # on GPUs, the least of the fastest program
 WAKING_STEPS = 3  # of each turn that is a part of an epoch, not timed: see docs/comparison.md
 WATCH_SECONDS = 1.0  # between two looks at a program that has its turn
-MARGIN = 1.5  # of memory, over what a program uses after its warm-up: it needs more for its evaluation and its end
+MEMORY_MARGIN = (
+    1.5  # of memory, over what a program uses after its warm-up: it needs more for its evaluation and its end
+)
 LEAST_CYCLES = 10  # in a short training, turns are shorter so that there are as many
 
 
@@ -76,7 +78,7 @@ def _run_group(programs: Sequence[Program], timeout: float, follower: Follower, 
                 free = free_memory(first)
                 used = {kind: (at_first[kind] - now) / max(1, len(members)) for kind, now in free.items()}
                 needed = {kind: max(needed.get(kind, 0.0), each) for kind, each in used.items()}
-                fits = all(free[kind] >= (len(starting) + MARGIN) * each for kind, each in needed.items())
+                fits = all(free[kind] >= (len(starting) + MEMORY_MARGIN) * each for kind, each in needed.items())
                 if fits or len(members) < 2:
                     members.append(TurnsMember(waiting.pop(0), timeout, follower, group))
                     members[-1].start()
@@ -161,8 +163,8 @@ def next_turn(cycle: int, done: int, most: float, members: Sequence["TurnsMember
     usual = TURN_SECONDS / slowest
     if any(member.program.config.accelerator == "gpu" for member in members):
         # A program runs ahead of the GPU, which stands still at the beginning and the end of a turn.
-        usual = min(max(usual, FASTEST_SECONDS / fastest), LONGEST / slowest)
-    if per_epoch <= min(LONGEST / slowest, most):
+        usual = min(max(usual, FASTEST_SECONDS / fastest), LONGEST_EPOCH_TURN / slowest)
+    if per_epoch <= min(LONGEST_EPOCH_TURN / slowest, most):
         begins = math.ceil(done / per_epoch) * per_epoch
         if begins > done:  # the rest of the epoch of the warm-up
             return Turn(cycle, begins, begins)
@@ -275,6 +277,6 @@ class TurnsMember(RunningProgram):
         self.hang_up()
         super().end(failure)
 
-    def how_ended(self, failure: str | None) -> Ended:
+    def how_ended(self, failure: str | None) -> RunEnd:
         """Without the load of other programs: those of the round are among them."""
         return super().how_ended(failure).model_copy(update={"other_load": None, "group": self.group})

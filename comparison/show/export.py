@@ -30,7 +30,7 @@ def write_tables(comparison: Comparison) -> None:
 # --- Markdown: the tables as on the terminal ---
 
 # What would begin code, HTML, emphasis, a cell or a link (CommonMark 0.31, chapter 6; GitHub's tables).
-MARKDOWN = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
+MARKDOWN_CHARACTERS = re.compile(r"[\\`<&*|]|\](?=[(\[:])")
 
 
 def to_markdown(comparison: Comparison) -> str:
@@ -55,7 +55,7 @@ def to_markdown(comparison: Comparison) -> str:
 
 def _plain(text: str) -> str:
     """Markdown that shows the text as it is."""
-    return MARKDOWN.sub(r"\\\g<0>", text)
+    return MARKDOWN_CHARACTERS.sub(r"\\\g<0>", text)
 
 
 def _line(text: str) -> str:

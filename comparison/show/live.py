@@ -17,7 +17,7 @@ from comparison.run.store import Run
 PLAIN_EPOCHS, PLAIN_SECONDS = 10, 60.0  # where there is no terminal: lines for each run; between two lines of the time
 
 
-class Bars(Progress):
+class ProgressBars(Progress):
     """Progress bars, and below them the tables of the rounds so far, which may be cut at the end of the screen."""
 
     tables: Group | None = None
@@ -38,7 +38,7 @@ class LiveView:
 
     def __init__(self, console: Console, total: int, done: list[Run]) -> None:
         self.console = console
-        self._bars = Bars(
+        self._bars = ProgressBars(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             TextColumn("{task.fields[state]}", markup=False),

@@ -18,16 +18,16 @@ from comparison.measure.accuracies import accuracies_differ_clearly
 from comparison.measure.cautions import busy_machine
 from comparison.measure.columns import Column
 from comparison.measure.comparison import Comparison
-from comparison.measure.frames import ROUND
+from comparison.measure.frames import ROUND_COLUMNS
 from comparison.measure.row import Row
-from comparison.measure.status import DIFFERENT
-from comparison.measure.sweep import Study, SweepRow
+from comparison.measure.status import DIFFERENT_STATUSES
+from comparison.measure.sweep import SweepRow, SweepStudy
 from comparison.measure.table import Table, have_turns, num_pairs, paired_turns, speed_ratio
 from comparison.numbers import ACCURACY, COUNT, RATIO, SHARE, difference, least_most, span
 from comparison.plan.jobs import shown_variant, variant_in_brackets
 from comparison.prove.learning import Learned
 from comparison.ratios import MIN_CYCLES, MIN_ROUNDS, Ratio
-from comparison.run.load_meter import QUIETER
+from comparison.run.load_meter import QUIET_ADVICE
 
 # --- Above a table, and below it ---
 
@@ -121,7 +121,7 @@ def remarks(comparison: Comparison) -> list[str]:
 
 # --- Conclusions ---
 
-LEARNED: dict[Learned, str] = {
+LEARNED_SENTENCES: dict[Learned, str] = {
     "fits": "neither under- nor overfitting",
     "underfits": "underfitting",
     "overfits": "overfitting",
@@ -142,7 +142,7 @@ def conclusions(table: Table) -> list[str]:
 def learning_conclusions(table: Table) -> list[str]:
     """What `--check-learning` has found; none where it was not asked for."""
     found = [(row.small_set.found, row.title) for row in table.rows if row.small_set_steps is not None]
-    found += [(f"{LEARNED[row.learning]}: {row.fit.words}", row.title) for row in table.rows if row.learning]
+    found += [(f"{LEARNED_SENTENCES[row.learning]}: {row.fit.words}", row.title) for row in table.rows if row.learning]
     titles_of: dict[str, list[str]] = {}
     for words, title in found:
         titles_of.setdefault(words, []).append(title)
@@ -169,7 +169,7 @@ def proof_conclusions(table: Table) -> list[str]:
         return []
     rows = [row for row in table.rows if row.is_comparable]
     if len(rows) < 2:
-        wrong = [row.title for row in table.rows if row.status in DIFFERENT]
+        wrong = [row.title for row in table.rows if row.status in DIFFERENT_STATUSES]
         return [f"same training: no: {', '.join(wrong)}" if wrong else "same training: not proved"]
     if {row.same_training for row in rows if not row.is_reference} != {True}:
         return ["same training: not proved"]
@@ -250,7 +250,7 @@ def _ends(ratio: Ratio) -> str:
 # --- Of a sweep ---
 
 
-def study_conclusions(study: Study) -> list[str]:
+def study_conclusions(study: SweepStudy) -> list[str]:
     """A sentence for each line of the charts, then whether all train the same."""
     lines = []
     for series in dict.fromkeys(row.series for row in study.rows):
@@ -268,7 +268,7 @@ def study_conclusions(study: Study) -> list[str]:
     return lines
 
 
-def _scaled(study: Study, member: SweepRow, ratio: Ratio) -> str:
+def _scaled(study: SweepStudy, member: SweepRow, ratio: Ratio) -> str:
     """`PyTorch, strong: 1.74 times as fast with 2 devices (1.70 to 1.78), 87% of the ideal`; or `on 2 nodes`."""
     interval = (
         f" ({span(ratio.low, ratio.high, to=' to ')})" if ratio.low is not None else ", in too few rounds to be sure"
@@ -327,10 +327,10 @@ def _why_no_ratio(rows: Sequence[Row]) -> str | None:
     reference, *others = rows
     if not others or any(row.ratio is not None for row in others):
         return None
-    if all(row.status in (*DIFFERENT, "not proved") for row in others):
+    if all(row.status in (*DIFFERENT_STATUSES, "not proved") for row in others):
         return "no other row is proved to be the same training as the first one"
     if any(have_turns(paired_turns(reference, row)) for row in others):
-        return f"no two rows had {MIN_CYCLES} cycles in which both were undisturbed; {QUIETER}"
+        return f"no two rows had {MIN_CYCLES} cycles in which both were undisturbed; {QUIET_ADVICE}"
     if not any(row.runs["speed"].notna().any() for row in rows):
         return "training is too short to measure a speed; make it longer (--epochs)"
     return "no round has undisturbed speeds of the first row and another"
@@ -340,7 +340,7 @@ def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     """How many rounds, pairs of turns and seeds count; `why`: why no ratio was measured."""
     reference, *others = rows
     runs = pd.concat([row.runs for row in rows])
-    made, seeds = len(runs[ROUND].drop_duplicates()), runs["seed"].nunique()
+    made, seeds = len(runs[ROUND_COLUMNS].drop_duplicates()), runs["seed"].nunique()
     counting = max(row.num_rounds for row in others or rows)
     of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy has no spread"
     if why:

@@ -7,8 +7,8 @@ import pandas as pd
 from common.spec.options import ABOUT_MODES, Mode
 from comparison.lockstep import FIRST_STEPS
 from comparison.measure.columns import columns_of
-from comparison.measure.row import DETAILED, ROW_TABLES, SWEEP_TABLES, Row
-from comparison.measure.sweep import Study
+from comparison.measure.row import DETAILED_TABLES, ROW_TABLES, SWEEP_TABLES, Row
+from comparison.measure.sweep import SweepStudy
 from comparison.numbers import RATIO, SHARE, span, text
 
 # Heading of a column, in one line -> what it holds; the others say it themselves.
@@ -54,11 +54,11 @@ def _text_table(table: str, rows: Sequence[Row], names: Sequence[str], **more: l
 def row_tables(rows: Sequence[Row], details: bool = True) -> list[pd.DataFrame]:
     """The numbers of `rows` in several tables, the main one first; tables without any text are left out."""
     names = [row.label for row in rows]
-    tables = [_text_table(name, rows, names) for name in ROW_TABLES if details or name not in DETAILED]
+    tables = [_text_table(name, rows, names) for name in ROW_TABLES if details or name not in DETAILED_TABLES]
     return [table for table in tables if not table.empty]
 
 
-def study_tables(study: Study) -> list[pd.DataFrame]:
+def study_tables(study: SweepStudy) -> list[pd.DataFrame]:
     """The tables of a sweep: speed and scaling, then accuracy and target, then what `--check-learning` has found."""
     rows, names = [row.row for row in study.rows], [f"{row.x} {row.series}" for row in study.rows]
     scaling = {

@@ -15,7 +15,7 @@ from common.platform.cli import parse_options
 from common.spec.options import TrainConfig
 from comparison.plan.jobs import Contender
 from comparison.plan.options import CompareConfig
-from comparison.run_maker import prepare
+from comparison.run_maker import prepare_comparison
 
 
 def test_rows_run_in_rotating_order_and_their_ratios_are_stored(tmp_path, monkeypatch, capsys):
@@ -44,7 +44,7 @@ def test_the_comparisons_of_the_gpu_page_can_begin(tmp_path):
     comparisons = [name for name, part in gpu.PARTS.items() if part.command.startswith("compare.py")]
     for name in set(comparisons) - {"mnist-99", "cifar10-94"}:  # whose data sets may not be there
         words = gpu.arguments(name, options, tmp_path)
-        prepare(parse_options(CompareConfig, "compare.py", "", words[1:]), Console(quiet=True))
+        prepare_comparison(parse_options(CompareConfig, "compare.py", "", words[1:]), Console(quiet=True))
 
 
 def test_ratios_of_repeated_comparisons_and_their_verdicts_are_counted():

@@ -7,13 +7,13 @@ import pytest
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import num_cores
-from common.resolve import Settings, describe_settings, resolve_devices, resolve_settings
+from common.resolve import AutoSettings, describe_settings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
 
 ALONE = Launch.read({})
 TORCH = ("ddp", "dp", "fsdp", "pipeline")
 TENSORFLOW = ("mirrored", "multi_worker_mirrored", "pipeline")
-TUNED = Settings("bf16-mixed", compile=True)
+TUNED = AutoSettings("bf16-mixed", compile=True)
 PIPELINE = {"strategy": "pipeline"}
 
 

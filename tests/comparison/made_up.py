@@ -14,7 +14,7 @@ from common.platform.machine import describe_machine
 from common.record.predictions import Predictions
 from common.record.results import CONFIG_FILE, METRICS_FILE, RESULT_FILE, SCHEMA_VERSION, RunResult, TurnLine
 from common.record.timeline import PHASES
-from common.resolve import Settings, resolve_devices, resolve_settings
+from common.resolve import AutoSettings, resolve_devices, resolve_settings
 from comparison import load
 from comparison.measure.comparison import find_runs
 from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
@@ -22,7 +22,7 @@ from comparison.plan.options import CompareConfig
 from comparison.plan.request import Request
 from comparison.prove.audits import AUDITS_FILE, Audit, Audits
 from comparison.prove.proof import PROOF_FILE, ProofRecord, proof_jobs
-from comparison.run.program import RECORD_FILE, Ended, Record
+from comparison.run.program import RECORD_FILE, RunEnd, RunRecord
 from comparison.show.export import write_tables
 from comparison.show.report.page import write_report
 from comparison.show.sentences import findings
@@ -58,7 +58,7 @@ class MadeUp:
     group: int = 1
     audited: bool = True
     turns: tuple[TurnLine, ...] = ()
-    tuned: Settings = Settings()
+    tuned: AutoSettings = AutoSettings()
     wrong_step: str | None = None
     changes: dict | None = None
 
@@ -133,7 +133,7 @@ def shown(folder, width=80):
 def write_run(folder, job, truth, number):
     run_dir = folder / job.path
     run_dir.mkdir(parents=True)
-    ended = Ended(
+    ended = RunEnd(
         started=f"2026-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}+00:00",
         process_seconds=truth.process_seconds,
         other_load=truth.other_load,
@@ -141,7 +141,7 @@ def write_run(folder, job, truth, number):
         failure=truth.failure,
         group=truth.group,
     )
-    record = Record.make(job, truth.session, ended)
+    record = RunRecord.make(job, truth.session, ended)
     if truth.failure:
         (run_dir / "log.txt").write_text("the reason\n")
     else:

@@ -13,7 +13,7 @@ from common.platform.errors import UserError
 from comparison import load, run_maker
 from comparison.plan.jobs import comparison_jobs, make_variants
 from comparison.plan.options import CompareConfig
-from comparison.run_maker import prepare, with_best_learning_rates
+from comparison.run_maker import prepare_comparison, with_best_learning_rates
 
 
 def study(**options):
@@ -123,7 +123,7 @@ def test_a_rate_that_fails_with_a_seed_is_worse_than_one_that_does_not(tmp_path)
 def test_mistakes_are_one_line_that_names_the_option(monkeypatch, options, message):
     monkeypatch.chdir(REPOSITORY)
     with pytest.raises(UserError) as error:
-        prepare(parse_options(CompareConfig, "compare.py", "", options.split()), Console())
+        prepare_comparison(parse_options(CompareConfig, "compare.py", "", options.split()), Console())
     assert str(error.value).startswith(message)
 
 
@@ -139,7 +139,7 @@ def test_what_a_user_should_know_is_said_before_the_runs(tmp_path, options, mode
     """A tutorial is a row unless it would be another training."""
     given = {"output_dir": tmp_path, "implementations": ["pt"], "accelerator": "cpu", **options}
     output = io.StringIO()
-    _, request = prepare(CompareConfig(**given), Console(file=output, width=200))
+    _, request = prepare_comparison(CompareConfig(**given), Console(file=output, width=200))
     assert request.options.modes == modes
     assert [note in line for line in output.getvalue().splitlines() if line.startswith("note: ")][:1] == [True] * bool(
         note

@@ -16,7 +16,7 @@ from made_up import MadeUp, comparison, shown
 
 from common.platform.errors import UserError
 from common.record.predictions import Predictions
-from common.spec.options import TRAINED, TrainConfig, options_of_kind
+from common.spec.options import TRAINED_KINDS, TrainConfig, options_of_kind
 from comparison import load
 from docs.columns import make_page
 
@@ -133,7 +133,7 @@ def documented(section):
 
 def test_the_page_names_every_column_in_order(found):
     assert make_page() == PAGE, "python docs/columns.py makes it again"
-    which, options = documented("Which run"), {*options_of_kind(TrainConfig, *TRAINED)}
+    which, options = documented("Which run"), {*options_of_kind(TrainConfig, *TRAINED_KINDS)}
     assert documented("rows") == [*found.rows.columns]
     assert documented("runs") == [name for name in found.runs.columns if name not in {*which, *options}]
     for name in ("turns", "epochs", "steps"):

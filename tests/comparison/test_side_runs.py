@@ -14,7 +14,7 @@ from comparison import load
 from comparison.plan.jobs import make_variants
 from comparison.prove.learning import Fit, by_heart, evaluated_on_training, make_memorising_runs, make_whole_set_runs
 from comparison.run import side_runs
-from comparison.run.program import Ended
+from comparison.run.program import RunEnd
 from comparison.run.side_runs import SideRunner, make_profiles
 
 # --- Under- and overfitting ---
@@ -92,7 +92,7 @@ class Launcher:
                 last = 0.5 if name in self.unable else 1.0
                 accuracies = (0.5, *[last] * 199) if config.train_size == 64 else (0.5, 0.9)
                 write_files(program.run_dir, name, config, MadeUp(accuracies=accuracies), 1.0)
-            follower.ended(program, Ended(started="", failure=failure))
+            follower.ended(program, RunEnd(started="", failure=failure))
 
 
 @pytest.fixture

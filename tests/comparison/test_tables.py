@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from made_up import MACHINE, MadeUp, comparison, made_up_turns, shown
 
-from common.resolve import Settings
+from common.resolve import AutoSettings
 from comparison.ratios import paired_ratio
 
 SPEEDS = {"tf": 1000.0, "pt": 3000.0, "ptl": 2900.0}
@@ -230,7 +230,9 @@ def test_the_conclusions_are_sentences(tmp_path):
         if job.config.mode == "plain":
             return fast(job)
         changes = {"skipped_steps": 3} if job.implementation == "ptl" else None
-        return MadeUp(speed=fast(job).speed * 1.5, tuned=Settings("bf16-mixed"), loss_factor=1.0003, changes=changes)
+        return MadeUp(
+            speed=fast(job).speed * 1.5, tuned=AutoSettings("bf16-mixed"), loss_factor=1.0003, changes=changes
+        )
 
     both = {"mode": ["plain", "tuned"], "repeats": 4}
     rows = comparison(tmp_path / "both", make, **both).rows

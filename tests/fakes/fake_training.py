@@ -17,7 +17,7 @@ from common.record import monitor
 from common.record.recorder import Framework, Recorder
 from common.record.run_folder import with_run_dir
 from common.record.timeline import Timeline
-from common.resolve import Settings, resolve_devices, resolve_settings
+from common.resolve import AutoSettings, resolve_devices, resolve_settings
 from common.spec.options import TrainConfig
 
 # Of a run. Without it nearly all of an epoch would be off the clock, and its share would depend on other tests.
@@ -53,7 +53,7 @@ def run(name, at_step=None, others=lambda config: 0.0):
         num_gpus = int(os.environ.get(f"FAKE_GPUS_{name}", "0"))
         config = parse_options(TrainConfig, f"python -m {name}_impl", "fake")
         config = resolve_devices(config, name, num_gpus, Launch.read(), ("ddp",))
-        experiment = with_run_dir(Experiment.make(resolve_settings(config, Settings(compile=True))), name)
+        experiment = with_run_dir(Experiment.make(resolve_settings(config, AutoSettings(compile=True))), name)
         if config.dry_run:
             return
         monitor.shares_of_cores = lambda _: (0.9, others(config))

@@ -58,7 +58,7 @@ MISTAKES = {
         *("--checkpoint-every", "epoch"),
     ),
     "other random numbers for seeds above 2^32": (
-        *("pt_impl/randomness.py", "in round_keys(seed):", "in round_keys(seed & WORD):"),
+        *("pt_impl/randomness.py", "in round_keys(seed):", "in round_keys(seed & WORD_MASK):"),
         "their random draws",
         *("--model", "mnist_dropout", "--seeds", 1, 2**33),
     ),
@@ -289,7 +289,7 @@ MISTAKES = {
     ),
     "images mirrored by another bit after the second epoch": (
         *("tf_impl/data.py", "    vertical, horizontal, mirror = ("),
-        "    late = tf.cast(high(visits[:1]) > 2, tf.int64)\n"
+        "    late = tf.cast(shifted_right(visits[:1]) > 2, tf.int64)\n"
         "    words = [words[0], words[1], words[2] + late * 2**31, words[3]]\n"
         "    vertical, horizontal, mirror = (",
         "their random draws",

@@ -19,8 +19,8 @@ from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import TrainConfig
 from comparison.lockstep import ROUNDOFF, find_loss_jump, loss_differences, roundoff
 from comparison.prove import differences
-from comparison.prove.audits import PROVABLE, audited_steps_around, choose_audited_steps, first_state, make_audits
-from comparison.prove.differences import ERRORS
+from comparison.prove.audits import PROVABLE_SHARE, audited_steps_around, choose_audited_steps, first_state, make_audits
+from comparison.prove.differences import ROUNDING_ERRORS
 from comparison.prove.reference import compute_gradients
 
 # An epoch has 11 steps; the last one has 10 examples.
@@ -80,7 +80,7 @@ def test_steps_and_evaluation_of_sound_runs_pass(tmp_path, setting, implementati
     half = setting in ("bf16", "float16")
     explained = sorted(audit.explained for audit in audits.steps)
     # A random error may turn a ReLU unit near a tie, and so explain much of one step.
-    assert amplifies or explained[-1] < PROVABLE and (half or explained[-2] < 0.04), explained
+    assert amplifies or explained[-1] < PROVABLE_SHARE and (half or explained[-2] < 0.04), explained
     assert not (tmp_path / "run" / STATES_DIR).exists()
     assert read_result(tmp_path / "run").config.precision != "auto"
 
@@ -95,7 +95,7 @@ def test_on_gpus_winograds_algorithm_explains_more_of_a_5_x_5_convolution(accele
     experiment = Experiment.make(config)
     exact, rounded = (
         compute_gradients(experiment, first_state(experiment), errors, 1).gradients["conv2.kernel"]
-        for errors in (0.0, ERRORS[precision] * ROUNDOFF[precision])
+        for errors in (0.0, ROUNDING_ERRORS[precision] * ROUNDOFF[precision])
     )
     assert at_least < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < at_most
 
@@ -300,7 +300,7 @@ def test_fewer_bits_by_accident_show_in_a_step(tmp_path, mistake, batch_size):
 @pytest.mark.slow
 def test_losses_that_part_by_rounding_alone_accuse_nobody(tmp_path):
     """With a tolerance below the rounding of 64 bits all proofs are in doubt, and their audits decide."""
-    tolerance = ("comparison/prove/proof.py", "TOLERANCE = 1e-10", "TOLERANCE = 1e-17")
+    tolerance = ("comparison/prove/proof.py", "LOSS_TOLERANCE = 1e-10", "LOSS_TOLERANCE = 1e-17")
     folder = changed_code(tmp_path / "copy", *tolerance)
     text, rows = compare(tmp_path / "r", "--implementations", "tf", "pt", "--epochs", 2, cwd=folder)
     assert "losses differ; looking for the layer and the step" in text

@@ -202,13 +202,13 @@ MUTATIONS = {
     "PyTorch's own dropout": (
         *("pt", DRAWN, (), "pt_impl/networks.py"),
         "return x * (kept if x.ndim == 2 else kept.permute(0, 3, 1, 2)) * self.scale",
-        "return nn.functional.dropout(x, self.threshold / RESOLUTION)",
+        "return nn.functional.dropout(x, self.threshold / RATE_RESOLUTION)",
         "first batch: activation.dropout1 differs",
     ),
     "the same values dropped in every epoch": (
         *("tf", DRAWN, (), "tf_impl/randomness.py"),
-        "visits & WORD, high(visits)",
-        "visits & WORD, high(visits) * 0 + 1",
+        "visits & WORD_MASK, shifted_right(visits)",
+        "visits & WORD_MASK, shifted_right(visits) * 0 + 1",
         "the first of its epoch: suspect the order of examples or their random draws",
     ),
     "draws by the place in the shard": (
@@ -225,8 +225,8 @@ MUTATIONS = {
     ),
     "mirrored after the crop": (
         *("tf", DRAWN, (), "tf_impl/data.py"),
-        "columns = columns + high(horizontal * (2 * pad + 1))",
-        "columns = columns + 2 * pad - high(horizontal * (2 * pad + 1))",
+        "columns = columns + shifted_right(horizontal * (2 * pad + 1))",
+        "columns = columns + 2 * pad - shifted_right(horizontal * (2 * pad + 1))",
         "first batch: the network's input differs",
     ),
     # --- Batch normalisation ---
@@ -331,7 +331,7 @@ MUTATIONS = {
     ),
     "the parts' gradients, but of the last one only": (
         *("tf", CLIPPED, PIPELINE, "tf_impl/pipeline.py"),
-        "[total(parts) for parts in zip(*gradients, strict=True)]",
+        "[sum_of_shares(parts) for parts in zip(*gradients, strict=True)]",
         "list(gradients[-1])",
     ),
 }

@@ -11,7 +11,7 @@ from pathlib import Path
 from common.platform.machine import REPOSITORY
 from port.check import make_probe
 from port.departure import PortComparison
-from port.run import load_module, run
+from port.run import load_module, run_network
 
 EXAMPLE, MANY = REPOSITORY / "port" / "example", REPOSITORY / "tests" / "port" / "many_layers"
 SHAPES = {EXAMPLE: (32, 32, 3), MANY: (9, 9, 3)}
@@ -80,13 +80,13 @@ def main(folder: Path) -> None:
 
     for network, mistakes in MISTAKES.items():
         probe = make_probe(SHAPES[network], 10)
-        reference = run(pt.TorchNetwork(load_module(network / "pt.py"), probe, 0), probe, None)
+        reference = run_network(pt.TorchNetwork(load_module(network / "pt.py"), probe, 0), probe, None)
         right = (network / "tf.py").read_text()
         for old, new, words in [("", "", "is the network of pt.py"), *mistakes]:
             assert old in right, old
             path = Path(tempfile.mkdtemp(dir=folder)) / "tf.py"
             path.write_text(right.replace(old, new, 1) if old else right)
-            port = run(tf.KerasNetwork(load_module(path), probe, 0), probe, reference)
+            port = run_network(tf.KerasNetwork(load_module(path), probe, 0), probe, reference)
             answer = PortComparison(reference, port, "pt.py", "tf.py", probe).lines()[0]
             print(
                 json.dumps({"new": new, "answer": answer, "missing": [w for w in words.split("|") if w not in answer]})

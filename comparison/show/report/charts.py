@@ -22,7 +22,7 @@ INK, FAINT, PAPER = "#1f2329", "#d1d6db", "#fefefe"
 
 WIDTH, HEIGHT = 420, 205  # pixels; with this size, the text is hardly smaller on a phone than on a large screen
 PNG_SCALE = 2
-STYLE: dict[str, Any] = {
+CHART_STYLE: dict[str, Any] = {
     "font": "system-ui, sans-serif",
     "aria": False,  # the page describes the figure as a whole
     "view": {"stroke": None},
@@ -66,7 +66,7 @@ class Chart:
         with alt.data_transformers.enable("default", max_rows=None):
             spec = chart.to_dict(validate=False)  # validating takes as long as drawing
         fit = {"autosize": {"type": "fit-x", "contains": "padding"}}
-        drawn: str = vl_convert.vegalite_to_svg(spec | {"config": STYLE} | fit)
+        drawn: str = vl_convert.vegalite_to_svg(spec | {"config": CHART_STYLE} | fit)
         return drawn
 
     def png(self) -> bytes:
@@ -79,7 +79,7 @@ class Chart:
         return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
 
 
-def draw(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Chart]:
+def draw_charts(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Chart]:
     """Writes `NAME.svg` and `NAME.png` of every chart into `folder`; `suffix`: added to each name."""
     named = [replace(chart, name=chart.name + suffix) for chart in charts]
     for chart in named:
@@ -92,12 +92,12 @@ def draw(charts: Iterable[Chart], folder: Path, suffix: str = "") -> list[Chart]
 
 # The curves of runs in lockstep lie on top of each other: every line has its own width and pattern.
 WIDEST, NARROWEST = 5.0, 1.4
-PATTERNS = ([1, 0], [6, 3], [2, 2])
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+LINE_PATTERNS = ([1, 0], [6, 3], [2, 2])
+MARK_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 
 
 @dataclass(frozen=True)
-class Look:
+class RowLook:
     """How a row is drawn: the colour of its marks, the width and the dashes of its line, the shape of its points."""
 
     colour: str
@@ -107,7 +107,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Looks:
+class RowLooks:
     """How rows are drawn, by their titles. The data of charts have the title in the field `row`.
 
     Attributes:
@@ -115,7 +115,7 @@ class Looks:
       points: whether the legend shows the rows' points, and not their lines.
     """
 
-    of: dict[str, Look]
+    of: dict[str, RowLook]
     points: bool = False
 
     @property
@@ -152,7 +152,7 @@ class Looks:
         return alt.Legend(title=None, orient="top", columns=columns, **(point if self.points else line))
 
 
-def looks_of_rows(rows: Sequence[Row]) -> Looks:
+def looks_of_rows(rows: Sequence[Row]) -> RowLooks:
     """Each implementation has one colour, which is darker if the mode is not plain."""
     others = dict.fromkeys(row.implementation for row in rows if row.implementation not in COLOURS)
     colours, looks = COLOURS | dict(zip(others, itertools.cycle(MORE_COLOURS), strict=False)), {}
@@ -160,8 +160,10 @@ def looks_of_rows(rows: Sequence[Row]) -> Looks:
     for number, row in enumerate(rows):
         colour = colours[row.implementation]
         colour = colour if row.mode == "plain" else darker(colour)
-        looks[row.title] = Look(colour, widths[number], PATTERNS[number % 3], SHAPES[number % len(SHAPES)])
-    return Looks(looks)
+        looks[row.title] = RowLook(
+            colour, widths[number], LINE_PATTERNS[number % 3], MARK_SHAPES[number % len(MARK_SHAPES)]
+        )
+    return RowLooks(looks)
 
 
 def darker(colour: str) -> str:

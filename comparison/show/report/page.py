@@ -16,10 +16,10 @@ from comparison.plan.jobs import row_path, shown_variant
 from comparison.ratios import MIN_ROUNDS, WARM_UP_FROM
 from comparison.run.side_runs import PROFILES_DIR, read_profile
 from comparison.run.store import Run
-from comparison.show.report.charts import Chart, draw
+from comparison.show.report.charts import Chart, draw_charts
 from comparison.show.report.curve_figures import accuracy_over_seconds, learning_curves, loss_over_epochs
 from comparison.show.report.gallery import find_mistakes
-from comparison.show.report.speed_figures import breakdown, throughput, turns
+from comparison.show.report.speed_figures import seconds_by_phase, speed_bars, turns
 from comparison.show.report.sweep_figures import study_charts
 from comparison.show.sentences import conclusions, findings, remarks, study_conclusions, what_was_compared
 from comparison.show.tables import in_one_line, legend, row_tables, study_tables
@@ -48,7 +48,7 @@ def write_report(comparison: Comparison) -> None:
     sections = []
     for number, table in enumerate(comparison.tables):
         figures = table_charts(table) if number < MAX_DRAWN else ()
-        charts = draw(figures, folder, f"-{table.number}" if table.number > 1 else "")
+        charts = draw_charts(figures, folder, f"-{table.number}" if table.number > 1 else "")
         sections.append(_section(comparison.folder, table, charts, found=table is not first))
     page = environment.get_template("report.html.j2").render(
         title=_title(comparison),
@@ -59,7 +59,7 @@ def write_report(comparison: Comparison) -> None:
         sections=sections,
         study=study,
         study_tables=study_tables(study) if study else [],
-        study_charts=draw(study_charts(study), folder) if study else [],
+        study_charts=draw_charts(study_charts(study), folder) if study else [],
         legend=legend,
         modes=request.options.modes,
         remarks=remarks(comparison),
@@ -121,6 +121,6 @@ def _versions(runs: Sequence[Run]) -> pd.DataFrame:
 
 def table_charts(table: Table) -> Iterator[Chart]:
     """All charts for which the runs of a table have numbers."""
-    charts = (throughput, turns, breakdown, accuracy_over_seconds, loss_over_epochs, learning_curves)
+    charts = (speed_bars, turns, seconds_by_phase, accuracy_over_seconds, loss_over_epochs, learning_curves)
     for chart in charts if table.finished else ():
         yield from chart(table.finished)

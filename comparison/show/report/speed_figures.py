@@ -9,20 +9,20 @@ import numpy as np
 import pandas as pd
 
 from common.record.timeline import SHOWN_PHASES
-from comparison.measure.frames import ROUND
+from comparison.measure.frames import ROUND_COLUMNS
 from comparison.measure.row import ABOUT_PHASES, Row
 from comparison.measure.table import num_pairs, paired_turns
 from comparison.show.report.charts import INK, PAPER, Chart, looks_of_rows
 
 PHASE_COLOURS = ("#56B4E9", "#009E73", "#F0E442", "#D55E00", "#0072B2", "#CC79A7", "#999999")
-LINE = 36  # height in pixels of a row in a bar chart
+BAR_HEIGHT = 36  # height in pixels of a row in a bar chart
 COUNTS, LEFT_OUT = "yes", "no: disturbed"  # whether a round or a turn counts
 
 
 # --- Bars ---
 
 
-def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
+def speed_bars(rows: Sequence[Row]) -> Iterator[Chart]:
     """Each row has a bar up to its median, with a line for the spread, and a dot for each run."""
     shown = [row for row in rows if row.images_per_second]
     if not shown:
@@ -52,10 +52,10 @@ def throughput(rows: Sequence[Row]) -> Iterator[Chart]:
     about = "A bar ends at the median of the rounds. A dot is a round"
     about += ", a ring a disturbed one, which does not count" if shown[0].in_table.num_disturbed else ""
     about += "; the line is the middle half of the rounds or, if there are few, lowest to highest."
-    yield Chart("throughput", "Throughput", about, layers, LINE * len(shown))
+    yield Chart("throughput", "Throughput", about, layers, BAR_HEIGHT * len(shown))
 
 
-def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
+def seconds_by_phase(rows: Sequence[Row]) -> Iterator[Chart]:
     """The seconds of each phase, in each row's run with the median duration."""
     data = [
         {"row": row.title, "phase": phase, "seconds": row.phases[phase], "order": order}
@@ -69,16 +69,18 @@ def breakdown(rows: Sequence[Row]) -> Iterator[Chart]:
     colour = alt.Color("phase:N", scale=scale, legend=legend)
     about = f"The run with the median duration. {'; '.join(map(': '.join, ABOUT_PHASES.items()))}."
     layers = [bars.encode(looks_of_rows(rows).place, seconds, colour, alt.Order("order:Q"))]
-    yield Chart("breakdown", "Where the time goes", about, layers, LINE * len(rows))
+    yield Chart("breakdown", "Where the time goes", about, layers, BAR_HEIGHT * len(rows))
 
 
 # --- The ratio of speeds in each cycle of turns ---
 
 MAX_TURNS = 400  # of a row in the chart; more marks would lie on top of each other, and make the page large
-GAP = 0.03  # between two rounds, as a share of the seconds of a round
-EDGE = 0.01  # share of the turns that count beyond each end of an axis; these and slower ones are drawn at its ends
+ROUND_GAP = 0.03  # between two rounds, as a share of the seconds of a round
+EDGE_SHARE = (
+    0.01  # share of the turns that count beyond each end of an axis; these and slower ones are drawn at its ends
+)
 LEAST_FACTOR = 1.1  # between the ends of an axis, so that differences of a percent look small
-CROSS = "M-1,-1L1,1M1,-1L-1,1"  # the shape of the mark of a turn that is left out
+CROSS_SHAPE = "M-1,-1L1,1M1,-1L-1,1"  # the shape of the mark of a turn that is left out
 
 
 def turns(rows: Sequence[Row]) -> Iterator[Chart]:
@@ -97,7 +99,9 @@ def turns(rows: Sequence[Row]) -> Iterator[Chart]:
     x = alt.X("x:Q", title="Seconds, without the time between rounds")
     x = x.scale(domain=[0, rounds["end"].iloc[-1]], nice=False).axis(grid=False, tickCount=6)
     y = _log_axis(marks, f"Times as fast as {rows[0].title}", [*intervals["low"], *intervals["high"]])
-    shape = alt.Shape("counts:N", scale=alt.Scale(domain=[COUNTS, LEFT_OUT], range=["circle", CROSS]), legend=None)
+    shape = alt.Shape(
+        "counts:N", scale=alt.Scale(domain=[COUNTS, LEFT_OUT], range=["circle", CROSS_SHAPE]), legend=None
+    )
     colour = looks.colour(legend=True)
     between_rounds = (rounds["end"].shift() + rounds["begin"]).dropna() / 2
     borders = alt.Chart(pd.DataFrame({"x": between_rounds.to_numpy()})).mark_rule(color=INK, strokeDash=[1, 3])
@@ -120,16 +124,18 @@ def _rounds(turns: pd.DataFrame) -> pd.DataFrame:
     """A line for each round, in the order of time: where it begins and ends on the time axis, in seconds since the
     first turn, with the rounds one right after the other; and `shift`, from the machine's clock to the axis."""
     began = turns["ended"] - turns["seconds"]
-    of_round = turns.assign(began=began).groupby(ROUND).agg({"began": "min", "ended": "max"}).sort_values("began")
+    of_round = (
+        turns.assign(began=began).groupby(ROUND_COLUMNS).agg({"began": "min", "ended": "max"}).sort_values("began")
+    )
     lengths = of_round["ended"] - of_round["began"]
-    end = (lengths + GAP * lengths.median()).cumsum() - GAP * lengths.median()
+    end = (lengths + ROUND_GAP * lengths.median()).cumsum() - ROUND_GAP * lengths.median()
     begin = end - lengths
     return pd.DataFrame({"begin": begin, "end": end, "shift": begin - of_round["began"]})
 
 
 def _marks(turns: pd.DataFrame, rounds: pd.DataFrame) -> pd.DataFrame:
     """A mark for each turn."""
-    x = turns["ended"] + turns.join(rounds["shift"], on=ROUND)["shift"]
+    x = turns["ended"] + turns.join(rounds["shift"], on=ROUND_COLUMNS)["shift"]
     counts = np.where(turns["counts"], COUNTS, LEFT_OUT)
     return pd.DataFrame({"row": turns["row"], "x": x, "value": turns["ratio"], "counts": counts})
 
@@ -138,7 +144,7 @@ def _log_axis(table: pd.DataFrame, title: str, within: Sequence[float]) -> alt.Y
     """A logarithmic axis for the turns that count, or for all if none counts; `within`: other values that it shows."""
     counting = table[table["counts"] == COUNTS]
     values = (table if counting.empty else counting)["value"]
-    inner_low, inner_high = np.quantile(values, [EDGE, 1 - EDGE]).tolist()
+    inner_low, inner_high = np.quantile(values, [EDGE_SHARE, 1 - EDGE_SHARE]).tolist()
     low, high = min([inner_low, *within]), max([inner_high, *within])
     wider = max(1.02, math.sqrt(LEAST_FACTOR * low / high))
     low, high = low / wider, high * wider

@@ -6,15 +6,15 @@ from dataclasses import replace
 import altair as alt
 import pandas as pd
 
-from comparison.measure.sweep import Study, SweepRow
-from comparison.show.report.charts import INK, SHAPES, Chart, Looks, looks_of_rows
+from comparison.measure.sweep import SweepRow, SweepStudy
+from comparison.show.report.charts import INK, MARK_SHAPES, Chart, RowLooks, looks_of_rows
 from comparison.show.report.curve_figures import accuracy_scale
 
 Band = tuple[float | None, float | None, float | None]  # a value, and the lower and the upper end of its band
 SPEED_UP, ACCURACY = "speed-up", "final-accuracy"
 
 
-def study_charts(study: Study) -> Iterator[Chart]:
+def study_charts(study: SweepStudy) -> Iterator[Chart]:
     """A chart for each quantity that has values, over the swept values, with a line for each series."""
     yield from _chart(
         study,
@@ -54,7 +54,7 @@ def study_charts(study: Study) -> Iterator[Chart]:
     )
 
 
-def _chart(study: Study, name: str, label: str, about: str, values: Callable[[SweepRow], Band]) -> Iterator[Chart]:
+def _chart(study: SweepStudy, name: str, label: str, about: str, values: Callable[[SweepRow], Band]) -> Iterator[Chart]:
     """The chart of a quantity, unless no row has a value of it.
 
     Args:
@@ -89,7 +89,7 @@ def _chart(study: Study, name: str, label: str, about: str, values: Callable[[Sw
     yield Chart(f"sweep-{name}", f"{label} by {study.option}", about, layers)
 
 
-def _members(study: Study, series: str) -> list[SweepRow]:
+def _members(study: SweepStudy, series: str) -> list[SweepRow]:
     members = [row for row in study.rows if row.series == series]
     if series.endswith("weak") and all(row.x != "1" for row in members):
         # With one device, weak scaling is the same experiment as strong scaling, which alone lists it.
@@ -98,7 +98,7 @@ def _members(study: Study, series: str) -> list[SweepRow]:
     return members
 
 
-def _axis(study: Study) -> alt.X:
+def _axis(study: SweepStudy) -> alt.X:
     """The x axis, with a mark for each value; logarithmic if the largest value is much larger than the smallest."""
     labels = list(dict.fromkeys(row.x for row in study.rows))
     if not study.numeric:
@@ -109,7 +109,7 @@ def _axis(study: Study) -> alt.X:
     return axis.scale(type="log", base=2, nice=False) if wide else axis.scale(zero=False, nice=False)
 
 
-def _looks(study: Study) -> Looks:
+def _looks(study: SweepStudy) -> RowLooks:
     """The look of each series: it has the colour of its row and its own shape; lines of weak scaling are dashed."""
     of_series = {row.series: row.row for row in study.rows}
     rows = {row.row.name: row.row for row in study.rows}
@@ -119,5 +119,5 @@ def _looks(study: Study) -> Looks:
     for number, (series, row) in enumerate(of_series.items()):
         look = of_row[row.title]
         dashes = [6, 3] if "weak" in series else look.dashes if alone else [1, 0]
-        looks[series] = replace(look, width=2.0, shape=SHAPES[number % len(SHAPES)], dashes=dashes)
-    return Looks(looks, points=True)
+        looks[series] = replace(look, width=2.0, shape=MARK_SHAPES[number % len(MARK_SHAPES)], dashes=dashes)
+    return RowLooks(looks, points=True)

@@ -8,7 +8,7 @@ import pytest
 from conftest import CPU, REPOSITORY, program_of, run
 
 from common.platform import processor
-from common.platform.processor import LIMIT, LIMIT_VARIABLE, processor_note
+from common.platform.processor import ISA_WITHOUT_AMX, LIMIT_VARIABLE, processor_note
 from common.record.results import read_result
 from common.resolve import prepare_processor
 from common.spec.options import TrainConfig
@@ -57,7 +57,9 @@ def test_a_processor_that_announces_no_such_instructions_is_not_probed(machine, 
     assert machine.prepare() is None and machine.probes == 0
 
 
-@pytest.mark.parametrize(("status", "limit", "probes"), [(0, None, 1), (-SIGILL, LIMIT, 1), (-SIGKILL, None, 2)])
+@pytest.mark.parametrize(
+    ("status", "limit", "probes"), [(0, None, 1), (-SIGILL, ISA_WITHOUT_AMX, 1), (-SIGKILL, None, 2)]
+)
 def test_a_processor_is_limited_if_it_crashes_and_is_probed_once(machine, status, limit, probes, capsys):
     """A failure of another cause is no finding, and is not stored."""
     machine.status = status

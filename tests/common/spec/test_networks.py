@@ -6,7 +6,7 @@ import pytest
 from conftest import run
 
 from common.platform.errors import UserError
-from common.spec.networks import FOLDERS, NetworkSpec
+from common.spec.networks import NETWORK_FOLDERS, NetworkSpec
 
 # The smallest images, and the layer after which `--strategy pipeline` cuts.
 SMALLEST = {"cnn": 4, "lenet": 16, "mnist_dropout": 6, "resnet8": 5, "resnet18": 9, "resnet50": 33}
@@ -14,7 +14,7 @@ CUTS = {"cnn": "pool2", "lenet": "pool2", "mnist_dropout": "dropout1"}
 CUTS |= {"resnet8": "layer1.0", "resnet18": "layer2.1", "resnet50": "layer2.3"}
 
 
-@pytest.mark.parametrize("model", FOLDERS)
+@pytest.mark.parametrize("model", NETWORK_FOLDERS)
 def test_the_smallest_image_leaves_something_to_average_over(model):
     """Batch normalisation needs more than one value per channel, even with a single image."""
     size = SMALLEST[model]

@@ -9,9 +9,9 @@ from common.backend import Backend
 from common.platform.errors import UserError
 from common.platform.launch import Launch
 from common.platform.machine import cpu_name
-from common.resolve import Settings, resolve_devices, resolve_settings
+from common.resolve import AutoSettings, resolve_devices, resolve_settings
 from common.spec.state import TrainState
-from comparison.prove.reference import Pass, apply_gradients, batch_positions, compute_gradients
+from comparison.prove.reference import ReferencePass, apply_gradients, batch_positions, compute_gradients
 
 
 class Numpy(Backend):
@@ -20,7 +20,7 @@ class Numpy(Backend):
     def resolve(self, config):
         if (config.model, config.mode) != ("cnn", "plain"):
             raise UserError("numpy has --model cnn and --mode plain only")
-        return resolve_settings(resolve_devices(config, self.title, 0, Launch.read(), ()), Settings())
+        return resolve_settings(resolve_devices(config, self.title, 0, Launch.read(), ()), AutoSettings())
 
     def join(self, experiment, launch):
         self.dtype = {"32": np.float32, "64": np.float64}[experiment.config.precision]
@@ -70,7 +70,7 @@ class Numpy(Backend):
 def logits_of(experiment, weights, images):
     """(n, H, W, C) -> float64 (n, classes)."""
     inputs = (images.astype(np.float64) - experiment.dataset.shift) * experiment.dataset.scale
-    return Pass(weights, trains=False).through_network(experiment.network, inputs)[0]
+    return ReferencePass(weights, trains=False).through_network(experiment.network, inputs)[0]
 
 
 BACKEND = Numpy()
