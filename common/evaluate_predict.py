@@ -99,7 +99,7 @@ USES: dict[str, tuple[type[UseConfig], str]] = {
 # --- Data ---
 
 
-def read_dataset(use: UseConfig, config: TrainConfig) -> Dataset:
+def dataset_to_use(use: UseConfig, config: TrainConfig) -> Dataset:
     """The data set to evaluate on; for predict, one made of the pictures. `config` is that of the training.
 
     Its classes, image shape and normalisation are those that the network was trained with.

@@ -20,7 +20,7 @@ def main(name: str, folder: str = "", backend_file: str = "backend") -> None:
     folder = folder or f"{name}_impl"
     with as_program(f"python -m {folder}"):
         # Imported inside `as_program`: Ctrl-C during these imports prints one line, not a stack trace.
-        from common.evaluate_predict import USES, read_dataset, show_use
+        from common.evaluate_predict import USES, dataset_to_use, show_use
         from common.experiment import Experiment
         from common.implementations import IMPLEMENTATIONS, PRECISION_MODULES, interpreter_of
         from common.platform.cli import parse_options
@@ -42,7 +42,7 @@ def main(name: str, folder: str = "", backend_file: str = "backend") -> None:
             schema, about = USES[word]
             use = parse_options(schema, f"python -m {folder} {word}", about, options)
             config = use.train_config()
-            dataset = read_dataset(use, config)
+            dataset = dataset_to_use(use, config)
         else:
             raise UserError(f"{word}: the first word should be train, which may be left out, evaluate or predict")
         try:

@@ -14,7 +14,7 @@ from port.check import make_probe, run_all
 from port.departure import PortComparison
 from port.layers import STATISTICS
 from port.network import with_full_names
-from port.run import PortResult, shapes_of
+from port.run import PortResult, shapes_of_calls
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
         check_trainable(NETWORK_FILES[name], result)
         write_safetensors(given.into / layout_file(name, "layers"), result.places_in_layers)
         write_safetensors(given.into / layout_file(name), result.places)
-    parameters, initial = shapes_of(reference.calls), with_full_names(reference.initial)
+    parameters, initial = shapes_of_calls(reference.calls), with_full_names(reference.initial)
     write_safetensors(given.into / weights_file(given.seed), {name: initial[name] for name in parameters})
     prepared = Prepared(
         parameters=parameters,

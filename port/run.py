@@ -209,7 +209,7 @@ def run_network(
     )
 
 
-def shapes_of(calls: Sequence[LayerCall]) -> dict[str, tuple[int, ...]]:
+def shapes_of_calls(calls: Sequence[LayerCall]) -> dict[str, tuple[int, ...]]:
     """Canonical name of each parameter of the reference's calls -> shape, in the order of execution."""
     return {f"{call.layer}.{kind}": shape for call in calls for kind, shape in call.shapes.items()}
 
@@ -258,7 +258,7 @@ def find_places(
     """Sets the layers to the numbers of canonical values, and reads where they have gone: in arrays and in layers."""
     numbers: Weights = {}
     start = 0
-    for name, shape in shapes_of(reference).items():
+    for name, shape in shapes_of_calls(reference).items():
         stop = start + math.prod(shape)
         numbers[name] = np.arange(start, stop, dtype=float).reshape(shape)
         start = stop

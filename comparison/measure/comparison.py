@@ -11,7 +11,7 @@ from common.record.results import EpochLine, TurnLine
 from comparison.lockstep import different_settings
 from comparison.measure.cautions import find_cautions
 from comparison.measure.columns import columns_of
-from comparison.measure.frames import fields_of, lines_frame, lines_of_runs, lines_of_turns, make_frame, runs_frame
+from comparison.measure.frames import frame_fields, lines_frame, lines_of_runs, lines_of_turns, make_frame, runs_frame
 from comparison.measure.rounds import is_round_disturbed, is_round_due
 from comparison.measure.row import Row
 from comparison.measure.sweep import SweepStudy, make_sweep_study
@@ -83,13 +83,15 @@ class Comparison:
     @cached_property
     def epochs(self) -> pd.DataFrame:
         """A line for each evaluation of each run that has succeeded; `run_dir` names the run."""
-        return lines_frame(self.lines, self.runs, fields_of(EpochLine), lambda run: [dict(line) for line in run.epochs])
+        return lines_frame(
+            self.lines, self.runs, frame_fields(EpochLine), lambda run: [dict(line) for line in run.epochs]
+        )
 
     @cached_property
     def turns(self) -> pd.DataFrame:
         """A line for each turn of each run that has succeeded, see `common.record.results.TurnLine`; `run_dir` names
         the run. The runs of a round that have the same cycle trained within the same seconds."""
-        columns = {**fields_of(TurnLine), "images_per_second": float}
+        columns = {**frame_fields(TurnLine), "images_per_second": float}
 
         def turns(run: Run) -> list[dict[str, Any]]:
             return [dict(turn) | {"images_per_second": turn.images_per_second} for turn in run.turns]

@@ -28,7 +28,7 @@ WHICH_RUN = ["run_dir", "table", "implementation", "mode", "variant", "seed", "r
 ROUND_COLUMNS = ["seed", "round", "session", "group"]
 
 
-def fields_of(schema: type[BaseModel], names: Collection[str] | None = None) -> dict[str, Any]:
+def frame_fields(schema: type[BaseModel], names: Collection[str] | None = None) -> dict[str, Any]:
     """Name -> type, in the order of the schema: the fields in `names`, or else all but its version and kind."""
     chosen = schema.model_fields.keys() - {"schema_version", "kind"} if names is None else names
     return {name: field.annotation for name, field in schema.model_fields.items() if name in chosen}
@@ -47,12 +47,12 @@ def _leaves(annotation: Any) -> set[type]:
 
 
 # The columns of runs with their types. The result also has a number called warmup_steps; the column is the option.
-OF_A_RUN = {"run_dir": str, "table": int, **fields_of(RunRecord, [*WHICH_RUN, "session", "rate_search"])}
-OF_A_RUN |= fields_of(RunRecord)
-OF_A_RUN |= fields_of(TrainConfig, options_of_kind(TrainConfig, *TRAINED_KINDS))
+OF_A_RUN = {"run_dir": str, "table": int, **frame_fields(RunRecord, [*WHICH_RUN, "session", "rate_search"])}
+OF_A_RUN |= frame_fields(RunRecord)
+OF_A_RUN |= frame_fields(TrainConfig, options_of_kind(TrainConfig, *TRAINED_KINDS))
 OF_A_RUN |= {
     name: kind
-    for name, kind in fields_of(RunResult).items()
+    for name, kind in frame_fields(RunResult).items()
     if _leaves(kind) <= COLUMN_DTYPES.keys() and name not in OF_A_RUN
 }
 OF_A_RUN |= {f"{phase}_seconds": float for phase in PHASES}
