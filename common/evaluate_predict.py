@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from common.data.datasets import Dataset, DataSpec, data_spec, load_dataset
 from common.data.image_folder import read_image
+from common.experiment import Experiment
 from common.platform.cli import complaint, option_name
 from common.platform.errors import DivergedError, UserError
 from common.platform.files import invalid_file_error, read_json_model, read_safetensors_metadata
@@ -149,7 +150,7 @@ def read_trained_on(weights: Path) -> DataSpec | None:
 # --- Results ---
 
 
-def show_use(use: UseConfig, config: TrainConfig, implementation: str, dataset: Dataset, logits: Logits) -> None:
+def show_use(use: UseConfig, experiment: Experiment, implementation: str, logits: Logits) -> None:
     """Prints the results of a network; `logits` are those of the test images, float (n, classes).
 
     Raises:
@@ -162,10 +163,10 @@ def show_use(use: UseConfig, config: TrainConfig, implementation: str, dataset: 
         )
     results: Any
     if isinstance(use, PredictConfig):
-        results = predictions_of(logits, list(map(str, use.images)), dataset)
+        results = predictions_of(logits, list(map(str, use.images)), experiment.dataset)
         lines = [prediction_line(prediction) for prediction in results]
     else:
-        results = evaluation_of(implementation, config, dataset, logits)
+        results = evaluation_of(implementation, experiment, logits)
         lines = evaluation_lines(results)
     print(json.dumps(results) if use.format == "json" else "\n".join(lines))
 
@@ -173,12 +174,14 @@ def show_use(use: UseConfig, config: TrainConfig, implementation: str, dataset: 
 # --- evaluate ---
 
 
-def evaluation_of(implementation: str, config: TrainConfig, dataset: Dataset, logits: Logits) -> dict[str, Any]:
+def evaluation_of(implementation: str, experiment: Experiment, logits: Logits) -> dict[str, Any]:
     """The results of a network on a test set, by name.
 
     `top5_accuracy` is the share of images whose class is among the five with the largest scores; of equal scores the
-    first ones count. `confusion`: number of images of each class (row) that were predicted as each class (column).
+    first ones count. `test_loss`: the mean cross-entropy, whatever loss the network was trained with.
+    `confusion`: number of images of each class (row) that were predicted as each class (column).
     """
+    config, dataset = experiment.config, experiment.dataset
     labels, count = dataset.test_labels, len(dataset.test_labels)
     order = np.argsort(-logits, axis=1, kind="stable")
     places = (order == labels[:, None]).argmax(axis=1)  # position of the true class, from 0

@@ -60,6 +60,8 @@ def main(name: str, folder: str = "", backend_file: str = "backend") -> None:
             backend.run(config)
             return
         experiment = Experiment.make(backend.resolve(config), dataset)
+        if not experiment.network.scores_classes:
+            raise UserError(f"{word}: --model {config.model} has other outputs than a score for each class")
         with backend.errors_in_one_line(experiment.config, trains=False):
             logits = backend.classify(experiment)
-        show_use(use, config, name, dataset, logits)
+        show_use(use, experiment, name, logits)

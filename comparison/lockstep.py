@@ -144,7 +144,7 @@ def find_departure(reference: Path, other: Path, tolerance: float) -> str | None
     for reference_line, line in zip(*evaluations, strict=True):
         for name in ("train_accuracy", "test_count", "test_correct", "test_loss"):
             values = getattr(reference_line, name), getattr(line, name)
-            if math.isclose(*values, rel_tol=tolerance, abs_tol=tolerance):
+            if values == (None, None) or math.isclose(*values, rel_tol=tolerance, abs_tol=tolerance):
                 continue
             found = f"epoch {line.epoch}: {name} is {values[0]} and {values[1]}, while every step's loss agrees"
             if name == "train_accuracy":

@@ -21,6 +21,7 @@ from rich.console import Console
 from common.data.datasets import data_spec, num_examples
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
+from common.platform.cli import option_name
 from common.platform.errors import UserError
 from common.record.audited_states import STATES_DIR
 from common.record.loggers import check_loggers
@@ -129,7 +130,10 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
             )
         if nodes > 1 and variant.config.devices == "auto":
             raise UserError(f"--num-nodes {nodes}: needs --devices N, the number of devices of each node")
-        Experiment.make(variant.config)
+        experiment = Experiment.make(variant.config)
+        for option in ("target_accuracy", "check_learning"):
+            if getattr(options, option) and not experiment.network.scores_classes:
+                raise UserError(f"{option_name(option)}: needs outputs that are scores of the classes")
 
 
 def default_modes(options: CompareConfig, config: TrainConfig, console: Console) -> list[Mode]:
@@ -198,7 +202,7 @@ def _merit(runs: Sequence[Run], target_accuracy: float | None) -> tuple[float, .
     """
     results = [run.result for run in runs if run.result]
     reached = [epochs for run in runs if not math.isnan(epochs := run.reach(target_accuracy).epochs)]
-    accuracy = statistics.fmean(result.test_accuracy for result in results)
+    accuracy = statistics.fmean(result.test_accuracy or 0 for result in results)
     loss = statistics.fmean(result.test_loss for result in results)
     return len(results), len(reached), -statistics.fmean(reached or [0.0]), accuracy, -loss
 

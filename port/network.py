@@ -39,6 +39,7 @@ class Network(ABC):
         self.set_up(seed)
         self.has_loss = "loss" in vars(module)
         self.own_loss = vars(module).get("loss", self.cross_entropy)
+        self.num_classes = probe.num_classes
         self.layers: dict[str, Layer] = {}
         self.execution: Execution | None = None
         self.network = module.make_network(probe.images.shape[1:], probe.num_classes)
@@ -84,7 +85,14 @@ class Network(ABC):
             self.layers[name].set(of_layer)
 
     def loss(self, outputs: Any, labels: Any) -> Any:
-        """The losses (n,). Raises TypeError if the user's function returns anything else."""
+        """The losses (n,).
+
+        Raises TypeError if the user's function returns anything else, or the network anything but a score for each
+        class where there is no such function.
+        """
+        if not self.has_loss and tuple(outputs.shape) != (len(labels), self.num_classes):
+            expected = f"not {(len(labels), self.num_classes)}, a score for each class; other outputs need a loss"
+            raise TypeError(f"the network returns shape {tuple(outputs.shape)}, {expected}")
         losses = self.own_loss(outputs, labels)
         shape = tuple(getattr(losses, "shape", ()))
         if shape != tuple(labels.shape):

@@ -42,6 +42,8 @@ def main() -> None:
         check_trainable(NETWORK_FILES[name], result)
         write_safetensors(given.into / layout_file(name, "layers"), result.places_in_layers)
         write_safetensors(given.into / layout_file(name), result.places)
+    if reference.output.ndim != 2:
+        sys.exit(f"{NETWORK_FILES[first]}: returns shape {reference.output.shape}; training needs (images, outputs)")
     parameters, initial = shapes_of_calls(reference.calls), with_full_names(reference.initial)
     write_safetensors(given.into / weights_file(given.seed), {name: initial[name] for name in parameters})
     prepared = Prepared(
@@ -49,6 +51,7 @@ def main() -> None:
         flops_per_image=flops_per_image(reference, len(probe.images)),
         drops=bool(reference.dropouts),
         has_loss=reference.has_loss,
+        num_outputs=reference.output.shape[1],
     )
     write_json_model(given.into / NETWORK_FILE, prepared)
 

@@ -52,7 +52,7 @@ class Logger(Sink):
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
         names = ("epoch", "train_loss", "train_accuracy", "test_loss", "test_accuracy")
-        numbers = {f"epoch/{name}": float(getattr(epoch, name)) for name in names}
+        numbers = {f"epoch/{name}": float(value) for name in names if (value := getattr(epoch, name)) is not None}
         if images_per_second is not None:
             numbers["epoch/images_per_second"] = images_per_second
         self.call(self.log, self.experiment.plan.last_step(epoch.epoch), numbers)

@@ -400,14 +400,15 @@ class Recorder:
         steps = self.plan.all_steps(epoch)
         counts = np.array([self.plan.count(step) for step in steps])
         examples, seconds = int(counts.sum()), self._epoch_seconds()
+        scores_classes = self.experiment.network.scores_classes
         line = EpochLine(
             kind="epoch",
             epoch=epoch,
             train_loss=math.fsum(counts * self.losses[steps.start - 1 :]) / examples,
-            train_accuracy=self.epoch_correct / examples,
+            train_accuracy=self.epoch_correct / examples if scores_classes else None,
             train_seconds=seconds,
             test_loss=loss_sum / count,
-            test_accuracy=correct / count,
+            test_accuracy=correct / count if scores_classes else None,
             test_correct=correct,
             test_count=count,
             eval_seconds=self.timeline.seconds["evaluation"] - self.evaluated_before,

@@ -48,8 +48,8 @@ class RunResult(BaseModel, frozen=True, extra="forbid"):
     train_count: Count
     test_count: Count
     test_correct: Natural
-    test_accuracy: float = Field(ge=0, le=1)
-    test_loss: float = Field(ge=0, allow_inf_nan=False)
+    test_accuracy: float | None = Field(ge=0, le=1)  # null where the outputs are not scores of classes
+    test_loss: FiniteFloat
 
     # --- Times and speeds ---
 
@@ -111,7 +111,8 @@ class RunResult(BaseModel, frozen=True, extra="forbid"):
 
     @model_validator(mode="after")
     def _adds_up(self) -> "RunResult":
-        if not math.isclose(self.test_accuracy, self.test_correct / self.test_count, rel_tol=1e-12):
+        accuracy = self.test_correct / self.test_count
+        if self.test_accuracy is not None and not math.isclose(self.test_accuracy, accuracy, rel_tol=1e-12):
             raise ValueError("test_accuracy is not test_correct / test_count")
         if set(self.phase_seconds) != set(PHASES):
             raise ValueError(f"phase_seconds should have {', '.join(PHASES)}")
@@ -149,9 +150,11 @@ class EpochLine(BaseModel):
     kind: Literal["epoch"]
     epoch: Count
     train_loss: float
-    train_accuracy: float = Field(ge=0, le=1)  # each example counts as predicted before the step that trains on it
+    # Each example counts as predicted before the step that trains on it. Null, as the next one, where the outputs are
+    # not scores of classes; `test_correct` counts the largest outputs all the same.
+    train_accuracy: float | None = Field(ge=0, le=1)
     test_loss: FiniteFloat
-    test_accuracy: float = Field(ge=0, le=1)
+    test_accuracy: float | None = Field(ge=0, le=1)
     test_correct: Natural
     test_count: Count
     train_seconds: Seconds

@@ -73,17 +73,20 @@ class TrainingProgressSink(Sink):
 
     def epoch(self, epoch: EpochLine, images_per_second: float | None) -> None:
         speed = "" if images_per_second is None else f"; {images_per_second:,.0f} images/s"
-        self._console.print(
-            f"epoch {self._epoch(epoch.epoch)}: loss {epoch.train_loss:.4f}, accuracy {epoch.train_accuracy:.2%};"
-            f" {self._evaluated} {epoch.test_loss:.4f}, {epoch.test_accuracy:.2%}{speed}"
-        )
+        trained, tested = f"loss {epoch.train_loss:.4f}", f"{epoch.test_loss:.4f}"
+        if epoch.test_accuracy is not None:
+            trained, tested = f"{trained}, accuracy {epoch.train_accuracy:.2%}", f"{tested}, {epoch.test_accuracy:.2%}"
+        self._console.print(f"epoch {self._epoch(epoch.epoch)}: {trained}; {self._evaluated} {tested}{speed}")
 
     def finish(self, result: RunResult) -> None:
         speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
         train_seconds = sum(result.epoch_train_seconds)
+        evaluated = f"{self._evaluated} loss {result.test_loss:.4f}"
+        if result.test_accuracy is not None:
+            right = f"({result.test_correct:,} of {result.test_count:,})"
+            evaluated = f"{self._evaluated} accuracy {result.test_accuracy:.2%} {right}, {evaluated}"
         lines = [
-            f"{self._evaluated} accuracy {result.test_accuracy:.2%} ({result.test_correct:,} of"
-            f" {result.test_count:,}), {self._evaluated} loss {result.test_loss:.4f}",
+            evaluated,
             f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}",
         ]
         if result.replicas_differ:

@@ -129,6 +129,11 @@ class NetworkSpec:
         return self.prepared is not None and self.prepared.has_loss
 
     @property
+    def scores_classes(self) -> bool:
+        """Whether there is an output for each class, its score; without them nobody can say what an accuracy is."""
+        return self.prepared is None or self.prepared.num_outputs == self.num_classes
+
+    @property
     def is_own(self) -> bool:
         """Whether it is a network of the user's."""
         return self.prepared is not None

@@ -24,7 +24,7 @@ from common.platform.machine import REPOSITORY
 NETWORK_FILES = {"pt": "pt.py", "tf": "tf.py", "jax": "jax.py"}  # framework -> its file in a network's folder
 NETWORK_FILE = "network.json"
 COPIES_FOLDER = "network"  # the folder in that of a comparison
-CACHE_FORMAT = 3  # of the files in the cache
+CACHE_FORMAT = 4  # of the files in the cache
 
 Shape = tuple[int, int, int]
 
@@ -38,12 +38,14 @@ class Prepared(BaseModel, frozen=True, extra="forbid"):
       flops_per_image: floating-point operations of one forward pass over one image, of kernels alone.
       drops: whether the network has dropout, for which each framework draws random numbers of its own.
       has_loss: whether the files have a function `loss`, which replaces the cross-entropy.
+      num_outputs: of each image; with a loss of its own a network may have others than a score for each class.
     """
 
     parameters: dict[str, tuple[int, ...]]
     flops_per_image: int
     drops: bool
     has_loss: bool
+    num_outputs: int
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: its arrays have no single truth value

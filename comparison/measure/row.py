@@ -100,7 +100,8 @@ class Row(ProvedRow):
 
     @cached_property
     def _accuracy(self) -> Interval | None:
-        return mean_interval(self._of_seeds["test_accuracy"].tolist()) if len(self.runs) else None
+        accuracies = self._of_seeds["test_accuracy"].dropna()
+        return mean_interval(accuracies.tolist()) if len(accuracies) else None
 
     @cached_property
     def speeds(self) -> pd.Series:
@@ -184,7 +185,7 @@ class Row(ProvedRow):
 
     @column("test\naccuracy", MAIN, SWEEP_ACCURACY, form=ACCURACY)
     def test_accuracy(self) -> float | None:
-        """Share of test images classified correctly: mean over seeds."""
+        """Share of test images classified correctly: mean over seeds; missing if the outputs aren't classes' scores."""
         return self._accuracy and self._accuracy.estimate
 
     test_accuracy_low = stored("Lower end of its 95 % interval.", lambda row: row._accuracy and row._accuracy.low)
@@ -200,6 +201,11 @@ class Row(ProvedRow):
     def test_loss(self) -> float | None:
         """Mean over seeds."""
         return _mean(self._of_seeds["test_loss"])
+
+    @shown("test\nloss", MAIN, form=LOSS)
+    def loss_without_accuracy(self) -> float | None:
+        """The test loss, where there is no accuracy."""
+        return self.test_loss if self.test_accuracy is None else None
 
     # --- Columns: speed ---
 

@@ -106,7 +106,8 @@ class Fit:
         guessed = stats.binomtest(train.test_correct, train.test_count, self.commonest, alternative="greater")
         if guessed.pvalue > UNLIKELY:
             return "learns nothing"
-        bias, variance = 1 - train.test_accuracy, train.test_accuracy - test.test_accuracy
+        accuracy, of_test = (line.test_correct / line.test_count for line in (train, test))
+        bias, variance = 1 - accuracy, accuracy - of_test
         counts = np.array([[line.test_correct, line.test_count - line.test_correct] for line in (train, test)])
         by_chance = stats.fisher_exact(counts, alternative="greater").pvalue > UNLIKELY
         if self.rise is not None or (variance >= max(SMALL_ERROR, bias) and not by_chance):

@@ -115,7 +115,7 @@ class Run:
         seconds = 0.0
         for line in self.epochs:
             seconds += (line.train_seconds or 0.0) + line.eval_seconds
-            if self.result and accuracy is not None and line.test_accuracy >= accuracy:
+            if self.result and accuracy is not None and (line.test_accuracy or 0) >= accuracy:
                 return TargetReached(line.epoch, self.result.plan.last_step(line.epoch), seconds)
         return TargetReached()
 

@@ -96,7 +96,8 @@ class LiveView:
         elif isinstance(line, StepLine):
             self._bars.update(task, completed=line.step, state=f"step {line.step:,} loss {line.loss:.3f}")
         elif isinstance(line, EpochLine):
-            state = f"epoch {line.epoch}/{self._num_epochs}  accuracy {line.test_accuracy:{ACCURACY}}"
+            accuracy = "" if line.test_accuracy is None else f"  accuracy {line.test_accuracy:{ACCURACY}}"
+            state = f"epoch {line.epoch}/{self._num_epochs}{accuracy}"
             self._bars.update(task, state=state)
             if self._total <= 4 and line.epoch % math.ceil(self._num_epochs / PLAIN_EPOCHS) == 0:
                 self._plain(job, f"{state}  test loss {line.test_loss:{LOSS}}")

@@ -191,7 +191,7 @@ def proof_conclusions(table: Table) -> list[str]:
 
 def accuracy_conclusions(table: Table) -> list[str]:
     """Which accuracies differ from the first row's by more than chance explains."""
-    first, *others = table.finished or [None]
+    first, *others = [row for row in table.finished if row.test_accuracy is not None] or [None]
     return [
         "accuracies differ by more than chance explains: "
         + ", ".join(f"{of.title} {of.test_accuracy:{ACCURACY}}" for of in (row, first))
@@ -283,6 +283,8 @@ def _extremes(option: str, members: Sequence[SweepRow]) -> str:
     slowest, *_, fastest = sorted(members, key=attrgetter("row.images_per_second"))
     speed, slow = (Row.images_per_second.text(member.row) for member in (fastest, slowest))
     text = f"fastest with {option} {fastest.x} ({speed} images/s), slowest with {slowest.x} ({slow})"
+    if any(member.row.test_accuracy is None for member in members):
+        return text
     worst, *_, best = sorted(members, key=attrgetter("row.test_accuracy"))
     least, most = (Row.test_accuracy.text(member.row) for member in (worst, best))
     if least == most:
@@ -300,8 +302,9 @@ def findings(comparison: Comparison, table: Table) -> dict[str, list[str]]:
         return {}
     why = _why_no_ratio(rows)
     nothing = f"Not measured: {why}." if why else "Nothing to compare: only one row has a speed."
-    accuracies = [row.test_accuracy for row in rows]
-    proved = [*proof_conclusions(table), f"Test accuracy: {least_most(accuracies, ACCURACY)}."]
+    proved = proof_conclusions(table)
+    if accuracies := [row.test_accuracy for row in rows if row.test_accuracy is not None]:
+        proved.append(f"Test accuracy: {least_most(accuracies, ACCURACY)}.")
     answers = {
         "Which is fastest?": speed_conclusions(table) or [nothing],
         "Which starts fastest?": _least(rows, Row.startup_seconds, "s"),

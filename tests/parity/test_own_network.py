@@ -53,10 +53,28 @@ def loss(outputs, labels):
 """,
 }
 
+# The squared distance from a point that belongs to the class: a regression of three outputs.
+TARGETS = "import numpy as np\n\nTARGETS = np.sin(np.arange(30.0)).reshape(10, 3)\n"
+DISTANCES = {
+    "pt.py": """
+def loss(outputs, labels):
+    return ((outputs - torch.as_tensor(TARGETS, dtype=outputs.dtype, device=outputs.device)[labels]) ** 2).sum(1)
+""",
+    "tf.py": """
+def loss(outputs, labels):
+    targets = keras.ops.take(keras.ops.cast(TARGETS, outputs.dtype), labels, axis=0)
+    return keras.ops.sum((outputs - targets) ** 2, axis=1)
+""",
+    "jax.py": """
+def loss(outputs, labels):
+    return ((outputs - jax.numpy.asarray(TARGETS, outputs.dtype)[labels]) ** 2).sum(1)
+""",
+}
+
 
 @pytest.fixture
 def networks(tmp_path):
-    """Name -> folder; in `example` nothing drops, and `sigmoids` has a loss of its own and no gelu."""
+    """Name -> folder; in `example` nothing drops; `sigmoids` and `points` have a loss of their own and no gelu."""
     shutil.copytree(EXAMPLE, tmp_path / "example")
     for path in (tmp_path / "example").glob("*.py"):
         path.write_text(re.sub(r"Dropout\(0.25", "Dropout(0.0", path.read_text()))
@@ -64,7 +82,13 @@ def networks(tmp_path):
     for path in (tmp_path / "sigmoids").glob("*.py"):
         text = re.sub(r"gelu(.*), approximate=False", r"relu\1", path.read_text()).replace("gelu", "relu")
         path.write_text(text.replace("import jax\n", "import jax\nimport optax\n") + LOSSES[path.name])
-    return {"vit": REPOSITORY / "port" / "vit", **{name: tmp_path / name for name in ("example", "sigmoids")}}
+    shutil.copytree(tmp_path / "sigmoids", tmp_path / "points")
+    for path in (tmp_path / "points").glob("*.py"):
+        text = re.sub(r"(Linear\(64, |Dense\()num_classes", r"\g<1>3", path.read_text().removesuffix(LOSSES[path.name]))
+        path.write_text(f"from targets import TARGETS\n{text}{DISTANCES[path.name]}")
+    (tmp_path / "points" / "targets.py").write_text(TARGETS)
+    own = {name: tmp_path / name for name in ("example", "sigmoids", "points")}
+    return {"vit": REPOSITORY / "port" / "vit", **own}
 
 
 ONE_DEVICE = [("pt", "plain"), ("tf", "plain"), ("jax", "plain"), ("ptl", "tuned"), ("keras", "tutorial")]
@@ -79,6 +103,10 @@ TWO_DEVICES = [("pt", "plain"), ("tf", "plain"), ("jax", "tuned")]
         (
             "sigmoids",
             [*((*one, 1) for one in (*ONE_DEVICE, ("pt", "tutorial"), ("ptl", "tutorial"))), ("keras", "plain", 1)],
+        ),
+        (
+            "points",
+            [("pt", "plain", 1), ("tf", "tutorial", 1), ("jax", "tuned", 1), *((*one, 2) for one in TWO_DEVICES)],
         ),
     ],
 )
@@ -132,6 +160,7 @@ SOUND = [
     ("pt", "tuned", "sigmoids", ("--optimizer", "adam")),
     ("tf", "tuned", "sigmoids", ("--devices", 2)),
     ("jax", "plain", "sigmoids", ("--gradient-clip-val", 0.5)),
+    ("tf", "plain", "points", ()),
 ]
 
 
@@ -171,12 +200,31 @@ def test_compare_trains_proves_and_measures_it(tmp_path):
     assert (tmp_path / "r" / "network" / "example" / "tf.py").read_text() == (EXAMPLE / "tf.py").read_text()
 
 
+@pytest.mark.slow
+def test_a_regression_has_a_loss_and_no_accuracy(tmp_path, networks):
+    """In the tables, on the page, and where the trained network is used."""
+    options = ("--model", networks["points"], "--implementations", "tf", "pt", "ptl", "--epochs", 2)
+    text, rows = compare(tmp_path / "r", *options)
+    assert "accuracy" not in text and "same training: yes" in text
+    assert all(float(row["test_loss"]) > 0 and row["test_accuracy"] == "" for row in rows), rows
+    assert "accuracy" not in (tmp_path / "r" / "results.md").read_text().lower()
+    weights = next((tmp_path / "r").glob("runs/**/pt/model.safetensors"))
+    done = run(sys.executable, "-m", "pt_impl", "evaluate", "--weights", weights, expect=2)
+    assert "has other outputs than a score for each class" in done.stderr
+
+
 MEAN = "def loss(outputs, labels):\n    return F.cross_entropy(outputs, labels)\n\n\ndef make_"
 OWN = f"{LOSSES['pt.py']}\n\ndef make_"
 REFUSED = [
     ("tf.py", "epsilon=1e-5", "epsilon=1e-3", "tf.py departs at norm1"),
     ("pt.py", "def make_", MEAN, "TypeError: loss returns shape (), not (7,); it must return the loss of each example"),
     ("pt.py", "def make_", OWN, "tf.py departs in the loss: pt.py has a function loss, tf.py takes the cross-entropy"),
+    (
+        "pt.py",
+        "64, num_classes",
+        "64, 12",
+        "TypeError: the network returns shape (7, 12), not (7, 10), a score for each",
+    ),
     ("pt.py", "return Network(image", "raise ValueError('no')\n    return Network(image", "ValueError: no"),
 ]
 

@@ -24,7 +24,7 @@ def accuracy_scale(percentages: Sequence[float], num_images: int) -> alt.Scale:
 def accuracy_over_seconds(rows: Sequence[Row]) -> Iterator[Chart]:
     """A line for each row: the test accuracy after each epoch of its run with the median duration."""
     table = pd.concat([_epochs(row, row.typical_run.epochs) for row in rows])
-    if len(table) == len(rows):  # a single epoch would be a dot
+    if len(table) == len(rows) or table["test_accuracy"].isna().any():  # a single epoch would be a dot
         return
     table["seconds"] = (table["train_seconds"] + table["eval_seconds"]).groupby(table["row"]).cumsum()
     table["value"] = 100 * table["test_accuracy"]

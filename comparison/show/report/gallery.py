@@ -36,7 +36,7 @@ def find_mistakes(table: Table) -> tuple[list[Mistake], int]:
     Images on which the implementations disagree come first. Within both groups, the images with the highest score of a
     wrong guess come first.
     """
-    if table.first_result is None:
+    if table.first_result is None or table.first_result.test_accuracy is None:
         return [], 0
     names, seed = table.first_result.class_names, table.first_result.config.seed
     predictions: dict[str, Predictions] = {}
