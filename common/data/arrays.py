@@ -115,7 +115,7 @@ def arrays_of_npz(path: Path) -> Path:
         else:
             chosen = every_fifth(labels)
             train, test = (images[~chosen], labels[~chosen]), (images[chosen], labels[chosen])
-        usual = map(str, range(int(labels.max(initial=0)) + 1))
+        usual = map(str, range(int(max(part.max(initial=0) for _, part in (train, test))) + 1))
         write_arrays(folder, train, test, [*map(str, arrays.get("class_names", usual))], state)
 
     return made_once(folder, option, state, make)

@@ -345,7 +345,7 @@ def _trust(comparison: Comparison, rows: Sequence[Row], why: str | None) -> str:
     runs = pd.concat([row.runs for row in rows])
     made, seeds = len(runs[ROUND_COLUMNS].drop_duplicates()), runs["seed"].nunique()
     counting = max(row.num_rounds for row in others or rows)
-    of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy has no spread"
+    of_seeds = f"{seeds} seeds" if seeds > 1 else "one seed, so accuracy and loss have no spread"
     if why:
         return f"Speed is not measured: {why}. Accuracy: {of_seeds}."
     rounds = f"{counting} round{'s' if counting != 1 else ''}" if counting == made else f"{counting} of {made} rounds"

@@ -136,8 +136,8 @@ def test_the_first_screen_answers_what_a_reader_asks(tmp_path):
     assert found["Which needs the least memory?"] == ["TensorFlow, 700 MiB (PyTorch 750, Lightning 800)."]
     assert found["Was it the same training?"][0].startswith("same training: yes")
     assert found["How reliable is this?"] == [
-        "4 of 5 rounds of paired runs, on one machine; one seed, so accuracy has no spread. The ranges in brackets are"
-        " 95 % intervals. Read the 1 warning below first."
+        "4 of 5 rounds of paired runs, on one machine; one seed, so accuracy and loss have no spread. The ranges in"
+        " brackets are 95 % intervals. Read the 1 warning below first."
     ]
     comparison(tmp_path / "0", lambda job: MadeUp(failure="exit status 1"))
     assert answers(tmp_path / "0") == {}
@@ -153,7 +153,11 @@ def all_disturbed(job):
 
 # The facts, the options, and how reliable the speeds are.
 TRUST = [
-    (in_turns, 2, "2 rounds, with 72 pairs of turns, on one machine; one seed, so accuracy has no spread. The"),
+    (
+        in_turns,
+        2,
+        "2 rounds, with 72 pairs of turns, on one machine; one seed, so accuracy and loss have no spread. The",
+    ),
     (in_turns, 1, "1 round, with 36 pairs of turns, on one machine"),
     (all_disturbed, 1, "Not very: other programs used 80% of the cores in every round"),
     (lambda job: MadeUp(speed=None), 1, "Speed is not measured: training is too short to measure a speed"),
