@@ -14,9 +14,8 @@ from common.spec.state import TrainState
 
 STEPS_VARIABLE = "AUDITED_STEPS"
 STATES_DIR = "states"
-AUDITED_KEY = (
-    "audited_steps"  # of a state's file: number of steps in the call before it, if one of them is audited, or 0
-)
+# Of a state's file: number of steps in the call before it, if one of them is audited, or 0.
+AUDITED_KEY = "audited_steps"
 
 
 def audited_state_path(run_dir: Path, step: int) -> Path:

@@ -108,11 +108,8 @@ class NetworkSpec:
         if importlib.util.find_spec(module) is None:
             raise UserError(f"--model {self.name}: there is no {module.replace('.', '/')}.py")
         size = re.search(r"\d+$", self.name)  # of one of several variants: `resnet18`
-        options = (
-            {"size": int(size[0])}
-            if size and list(NETWORK_FOLDERS.values()).count(NETWORK_FOLDERS[self.name]) > 1
-            else {}
-        )
+        variants = list(NETWORK_FOLDERS.values()).count(NETWORK_FOLDERS[self.name])
+        options = {"size": int(size[0])} if size and variants > 1 else {}
         return importlib.import_module(module).make_network(self.image_shape, self.num_classes, **options)
 
     def loss_in(self, framework: str) -> Callable[[Any, Any], Any] | None:

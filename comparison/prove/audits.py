@@ -55,9 +55,8 @@ MOST_BYTES = 2**28  # of the states of a run in 64 bits
 # Most operations of a run's audited steps: ten seconds of them; in a short run a tenth of its time, which is some for
 # its start and a share of what it computes.
 MOST_FLOPS, START_FLOPS, TRAINING_SHARE = 1.5e11, 1e10, 0.03
-BYTES_PER_OUTPUT = (
-    96  # of memory for each output of a layer: itself, what was multiplied, their errors; a kernel's nine inputs
-)
+# Of memory for each output of a layer: itself, what was multiplied, their errors; a kernel's nine inputs.
+BYTES_PER_OUTPUT = 96
 PASSES_PER_AUDIT = 9  # cost of an audit in forward passes: two recomputations, one of which also computes its errors
 
 # How often the step is taken with errors, if the first time does not explain the differences; less for large networks.

@@ -36,9 +36,7 @@ LONGEST_EPOCH_TURN = 1.0  # seconds of the slowest program's epoch, up to which 
 FASTEST_SECONDS = 0.03  # on GPUs, the least of the fastest program
 WAKING_STEPS = 3  # of each turn that is a part of an epoch, not timed: see docs/comparison.md
 WATCH_SECONDS = 1.0  # between two looks at a program that has its turn
-MEMORY_MARGIN = (
-    1.5  # of memory, over what a program uses after its warm-up: it needs more for its evaluation and its end
-)
+MEMORY_MARGIN = 1.5  # over what a program uses after its warm-up: it needs more for its evaluation and its end
 LEAST_CYCLES = 10  # in a short training, turns are shorter so that there are as many
 
 

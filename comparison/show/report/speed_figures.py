@@ -76,9 +76,7 @@ def seconds_by_phase(rows: Sequence[Row]) -> Iterator[Chart]:
 
 MAX_TURNS = 400  # of a row in the chart; more marks would lie on top of each other, and make the page large
 ROUND_GAP = 0.03  # between two rounds, as a share of the seconds of a round
-EDGE_SHARE = (
-    0.01  # share of the turns that count beyond each end of an axis; these and slower ones are drawn at its ends
-)
+EDGE_SHARE = 0.01  # of the turns that count, beyond each end of an axis; these and slower ones are drawn at its ends
 LEAST_FACTOR = 1.1  # between the ends of an axis, so that differences of a percent look small
 CROSS_SHAPE = "M-1,-1L1,1M1,-1L-1,1"  # the shape of the mark of a turn that is left out
 
