@@ -21,7 +21,7 @@ from rich.console import Console
 from common.data.datasets import data_spec, num_examples
 from common.experiment import Experiment
 from common.implementations import IMPLEMENTATIONS
-from common.platform.cli import option_name
+from common.platform.cli import as_typed, option_name
 from common.platform.errors import UserError
 from common.record.audited_states import STATES_DIR
 from common.record.loggers import check_loggers
@@ -132,8 +132,9 @@ def _check(options: CompareConfig, config: TrainConfig) -> None:
             raise UserError(f"--num-nodes {nodes}: needs --devices N, the number of devices of each node")
         experiment = Experiment.make(variant.config)
         for option in ("target_accuracy", "check_learning"):
-            if getattr(options, option) and not experiment.network.scores_classes:
-                raise UserError(f"{option_name(option)}: needs outputs that are scores of the classes")
+            if (value := getattr(options, option)) and not experiment.network.scores_classes:
+                why = f"--model {options.network_name} has other outputs than a score for each class"
+                raise UserError(f"{option_name(option)} {as_typed(value)}: {why}")
 
 
 def default_modes(options: CompareConfig, config: TrainConfig, console: Console) -> list[Mode]:
