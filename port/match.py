@@ -177,7 +177,7 @@ class Execution:
         named = [number for number in fed or alike if plain_name(alike[number].layer) == plain_name(call.layer)]
         if len(fed) > 1 and not named:  # branches from the same features
             self.ways.append(len(fed))
-            return fed[next(self.choices, 0)]
+            return fed[next(self.choices, 0) % len(fed)]
         return next(iter([*named, *fed, *alike]), None)
 
 

@@ -35,7 +35,7 @@ LEARNING_RATE = 0.1  # of the one update
 NAMES_FILE = "names.yaml"
 LayerNames = dict[Literal["pt", "tf", "jax"], dict[str, str]]  # port -> name of its layer -> name of the reference's
 LONGEST_ERROR = 300  # characters that are shown
-MOST_WAYS = 32  # assignments of branches that are tried
+MOST_WAYS = 32  # assignments of branches that are tried before a better one is found
 
 
 @dataclass
@@ -217,14 +217,22 @@ def shapes_of_calls(calls: Sequence[LayerCall]) -> dict[str, tuple[int, ...]]:
 def best_pass(
     network: Network, images: Array, reference: Sequence[LayerCall], names: Mapping[str, str] | None
 ) -> Execution:
-    """A port's first pass in training. Of the ways to pair branches that look alike, that in which most calls agree."""
-    best = network.forward(images, Execution(reference, names), training=True)
-    for choices in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
-        if num_agreeing_calls(best) == len(reference):
+    """A port's first pass in training. Of the ways to pair branches that look alike, that in which most calls agree.
+
+    What follows a wrong choice agrees with nothing, and so has no branches that look alike: they are found once the
+    choice is right. So the search begins again with each better pass, and changes its latest choices first.
+    """
+    best, chosen = network.forward(images, Execution(reference, names), training=True), list[int]()
+    while num_agreeing_calls(best) < len(reference):
+        chosen += [0] * (len(best.ways) - len(chosen))
+        for changes in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
+            choices = [(old + by) % ways for old, by, ways in zip(chosen, changes, best.ways, strict=False)]
+            tried = network.forward(images, Execution(reference, names, choices), training=True)
+            if num_agreeing_calls(tried) > num_agreeing_calls(best):
+                best, chosen = tried, choices
+                break
+        else:
             break
-        tried = network.forward(images, Execution(reference, names, choices), training=True)
-        if num_agreeing_calls(tried) > num_agreeing_calls(best):
-            best = tried
     return best
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import REPOSITORY, run
 
-EXAMPLE, MANY = "port/example", "tests/port/many_layers"
+EXAMPLE, MANY, EQUAL = "port/example", "tests/port/many_layers", "tests/port/equal_branches"
 
 
 def check(*options, status=0):
@@ -19,6 +19,7 @@ def check(*options, status=0):
     [
         (["jax"], (EXAMPLE, "--implementations", "pt", "jax")),  # tf.py is in the test of planted mistakes
         pytest.param(["tf", "jax"], (MANY, "--image-shape", 9, 9, 3), marks=pytest.mark.slow),
+        pytest.param(["tf"], (EQUAL, "--image-shape", 9, 9, 3), marks=pytest.mark.slow),
     ],
 )
 def test_right_ports_pass(ports, options):
