@@ -104,6 +104,11 @@ def attention_parameters(module: nnx.MultiHeadAttention) -> LayerParameters:
     return parameters
 
 
+def attention_in_64_bits(*arrays: jax.Array, **options: Any) -> jax.Array:
+    """Flax's attention by its formula; where nothing drops it calls a function of JAX that computes in 32 bits."""
+    return nnx.dot_product_attention(*arrays, **options | {"dropout_rate": 0.5, "deterministic": True})
+
+
 # --- The network ---
 
 
@@ -128,6 +133,8 @@ class FlaxNetwork(Network):
                 attribute = "rate" if isinstance(part, nnx.Dropout) else "dropout_rate"
                 self.rates[id(part)] = float(vars(part)[attribute])
                 setattr(part, attribute, 0.0)
+            if isinstance(part, nnx.MultiHeadAttention) and part.attention_fn is nnx.dot_product_attention:
+                part.attention_fn = attention_in_64_bits
             self.by_module[id(part)] = make_layers(".".join(map(str, path)), part)
         self.layers = {layer.name: layer for layers in self.by_module.values() for layer in layers}
         for kind in {type(part) for part in modules.values()}:

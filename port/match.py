@@ -18,7 +18,7 @@ import numpy as np
 from port.layers import OWN_PARAMETER, Array, Layer, Weights
 
 # Relative difference. Rounding in 64 bits stays far below. So do parts that frameworks compute in 32 bits whatever the
-# precision: constants of TensorFlow's gelu (5e-9) and leaky_relu (2e-9), JAX's attention (1e-7).
+# precision: constants of TensorFlow's gelu (5e-9) and leaky_relu (2e-9), Keras's attention (1e-7).
 SAME_WITHIN = 1e-6
 
 
