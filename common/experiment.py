@@ -62,6 +62,9 @@ class Experiment:
             raise UserError(f"--precision {config.precision}: a network of your own trains with --precision 32 or 64")
         if config.label_smoothing and network.has_own_loss:
             raise UserError(f"--label-smoothing {config.label_smoothing}: --model {config.model} has a loss of its own")
+        if network.prepared and not (network.scores_classes or network.has_own_loss):
+            outputs = f"{network.prepared.num_outputs} outputs for {network.num_classes} classes"
+            raise UserError(f"--model {config.model}: returns {outputs}, and has no loss of its own")
         plan = config.plan(len(dataset.train_images))
         augmentation = Augmentation.of(config, dataset.image_shape)
         if config.warmup_steps >= plan.schedule_steps:
