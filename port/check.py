@@ -70,11 +70,7 @@ def end_process(name: str, process: "subprocess.Popen[str]") -> None:
     """Waits for a file's process. Raises UserError, with the last line that it has printed, if it fails."""
     _, printed = process.communicate()
     if process.returncode:
-        package = IMPLEMENTATIONS[name].package
+        file, package = NETWORK_FILES[name], IMPLEMENTATIONS[name].package
         if f"No module named '{package}'" in printed:
-            raise UserError(
-                f"{NETWORK_FILES[name]}: {package} is not installed; --implementations names the other files"
-            )
-        raise UserError(
-            (printed.strip().splitlines() or [f"{NETWORK_FILES[name]}: ended with {process.returncode}"])[-1]
-        )
+            raise UserError(f"{file}: {package} is not installed; --implementations names the other files")
+        raise UserError((printed.strip().splitlines() or [f"{file}: ended with {process.returncode}"])[-1])

@@ -156,9 +156,8 @@ class PortComparison:
         """Whether the layer itself departs, or what goes into it."""
         if pair.input <= SAME_WITHIN:
             return Departure(f"at {self.name(pair)}", self.different_settings(pair))
-        if (
-            array_difference(padded_input(pair.mine), padded_input(pair.theirs)) <= SAME_WITHIN
-        ):  # one pads outside of the layer
+        # One may pad outside of the layer.
+        if array_difference(padded_input(pair.mine), padded_input(pair.theirs)) <= SAME_WITHIN:
             return Departure(f"at {self.name(pair)}", self.different_settings(pair, "padding"))
         known = self.known_before(pair.number)
         cause = self.two_ways(known, pair.theirs.input, pair.mine.input_in_order)
@@ -235,10 +234,8 @@ class PortComparison:
             if pair.running > SAME_WITHIN:
                 return Departure(f"in the running statistics of {self.name(pair)}", self.different_settings(pair))
         for pair in self.pairs.values():
-            if (
-                pair.mine.kind != OWN_PARAMETER
-                and SAME_WITHIN < array_difference(pair.mine.eval_output, pair.theirs.eval_output) < math.inf
-            ):
+            apart = array_difference(pair.mine.eval_output, pair.theirs.eval_output)
+            if pair.mine.kind != OWN_PARAMETER and SAME_WITHIN < apart < math.inf:
                 return Departure(f"at {self.name(pair)}, in evaluation")
         if array_difference(self.port.eval_output, self.reference.eval_output) > SAME_WITHIN:
             return Departure("after the last layer, in evaluation")
@@ -294,14 +291,8 @@ class PortComparison:
             gradient = f"{pair.gradient:.0e}" if outputs_agree else ""
             largest = max(pair.output, pair.gradient) if outputs_agree else pair.output
             output = "shape" if math.isinf(pair.output) else f"{pair.output:.0e}"
-            yield (
-                pair.theirs.layer,
-                call.layer,
-                call.kind,
-                output,
-                gradient,
-                "same" if largest <= SAME_WITHIN else "departs",
-            )
+            verdict = "same" if largest <= SAME_WITHIN else "departs"
+            yield pair.theirs.layer, call.layer, call.kind, output, gradient, verdict
         for call in self.left_over:
             yield call.layer, "-", call.kind, "", "", "no counterpart"
 

@@ -27,7 +27,7 @@ class Layer(ABC):
     Attributes:
       name: in its own network.
       kind: "conv", "conv transpose", "dense", "batch norm", "layer norm", "group norm", "attention", "embedding",
-        "prelu" or OWN.
+        "prelu" or OWN_PARAMETER.
       parameters: kind of a parameter -> the framework's variable that it is, or is a part of, and which part.
       settings: what else decides its output, by name, such as the strides.
     """

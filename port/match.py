@@ -30,8 +30,8 @@ class LayerCall:
       layer: the layer's name in its own network.
       kind, settings: see `Layer`.
       weights: what the layer has before the first step.
-      input, output: of the first training pass, before a ReLU or another activation that is a part of the layer; OWN
-        has none.
+      input, output: of the first training pass, before a ReLU or another activation that is a part of the layer;
+        OWN_PARAMETER has none.
       order: how the input's flattened features must be reordered to become the reference's; None: not at all.
       gradients: of the first step, with the reference's order of features, as `statistics`.
       statistics: the running statistics after the first pass. Their variance is PyTorch's: unbiased.
@@ -139,7 +139,7 @@ class Execution:
         self.last = "the images"  # the name of the last layer that has ended
 
     def enter(self, layer: Layer, x: Array | None) -> None:
-        """Before a layer is used, with the input `x`; None for OWN. Gives it its counterpart's weights."""
+        """Before a layer is used, with the input `x`; None for OWN_PARAMETER. Gives it its counterpart's weights."""
         call = LayerCall(layer.name, layer.kind, layer.settings, layer.get(), np.empty(0) if x is None else x)
         self.calls.append(call)
         if layer.kind != OWN_PARAMETER:
@@ -153,7 +153,7 @@ class Execution:
             layer.set(call.weights)
 
     def leave(self, output: Array) -> None:
-        """After a layer was used that is not OWN."""
+        """After a layer was used that is not OWN_PARAMETER."""
         call = self.begun.pop()
         call.output, self.last = output, call.layer
 

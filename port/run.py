@@ -223,12 +223,12 @@ def best_pass(
     choice is right. So the search begins again with each better pass, and changes its latest choices first.
     """
     best, chosen = network.forward(images, Execution(reference, names), training=True), list[int]()
-    while num_agreeing_calls(best) < len(reference):
+    while (most := num_agreeing_calls(best)) < len(reference):
         chosen += [0] * (len(best.ways) - len(chosen))
         for changes in itertools.islice(itertools.product(*map(range, best.ways)), 1, MOST_WAYS):
             choices = [(old + by) % ways for old, by, ways in zip(chosen, changes, best.ways, strict=False)]
             tried = network.forward(images, Execution(reference, names, choices), training=True)
-            if num_agreeing_calls(tried) > num_agreeing_calls(best):
+            if num_agreeing_calls(tried) > most:
                 best, chosen = tried, choices
                 break
         else:

@@ -22,18 +22,8 @@ from common.platform.files import file_error_reason
 from common.platform.machine import num_cores
 from common.spec.options import ImageShape
 
-IMAGE_SUFFIXES = {
-    ".bmp",
-    ".gif",
-    ".jpeg",
-    ".jpg",
-    ".pgm",
-    ".png",
-    ".ppm",
-    ".tif",
-    ".tiff",
-    ".webp",
-}  # others are left out
+# Files with others are left out.
+IMAGE_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 TRAIN_WORD, TEST_WORDS = "train", ("test", "val")  # in names of folders such as training_set; the first one counts
 DEFAULT_SHAPE = (64, 64, 3)
 MUCH_CUT = 0.25  # of an image

@@ -596,7 +596,7 @@ class Recorder:
             sink.finish(result)
 
     def _measured(self) -> dict[str, Any]:
-        """MEASURED -> its value on this node or on all nodes: total memory and energy, the mean of each share."""
+        """MONITORED -> its value on this node or on all nodes: total memory and energy, the mean of each share."""
         own = self.monitor.measured() if self.monitor else dict.fromkeys(MONITORED, 0.0)  # adds nothing
         if self.config.nodes == 1:
             return own

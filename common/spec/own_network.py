@@ -34,7 +34,7 @@ class Prepared(BaseModel, frozen=True, extra="forbid"):
 
     Attributes:
       parameters: canonical name -> shape, in the order in which the reference uses them. The reference is the folder's
-        first file in the order of FILES; a name is that of its layer, and the kind of the parameter.
+        first file in the order of NETWORK_FILES; a name is that of its layer, and the kind of the parameter.
       flops_per_image: floating-point operations of one forward pass over one image, of kernels alone.
       drops: whether the network has dropout, for which each framework draws random numbers of its own.
       has_loss: whether the files have a function `loss`, which replaces the cross-entropy.
@@ -111,9 +111,9 @@ def read_prepared(place: Path) -> Prepared:
 
 @cache
 def read_layout(model: str, image_shape: Shape, num_classes: int, framework: str, of: str = "arrays") -> Layout:
-    """The layout in a framework, a key of FILES: of its arrays, or of its layers as `port.run` sees them (`layers`).
+    """The layout in a framework, a key of NETWORK_FILES.
 
-    Raises UserError.
+    It is that of its arrays, or of its layers as `port.run` sees them (`layers`). Raises UserError.
     """
     place = prepare_network(model, image_shape, num_classes, [framework])
     return Layout(read_prepared(place).parameters, read_safetensors(place / layout_file(framework, of)))
@@ -124,7 +124,7 @@ def layout_file(framework: str, of: str = "arrays") -> str:
 
 
 def prepared_files(model: str, image_shape: Shape, num_classes: int) -> list[str]:
-    """The keys of FILES whose layouts are known already. Raises UserError."""
+    """The keys of NETWORK_FILES whose layouts are known already. Raises UserError."""
     place = prepare_network(model, image_shape, num_classes)
     return [name for name in NETWORK_FILES if (place / layout_file(name)).exists()]
 
@@ -148,7 +148,7 @@ def prepare_network(
     """The folder in the cache with what was asked for; what is missing there is made, in some seconds.
 
     Args:
-      frameworks: whose layouts are needed, keys of FILES.
+      frameworks: whose layouts are needed, keys of NETWORK_FILES.
       seed: whose initial weights are needed; None: none.
 
     Raises:

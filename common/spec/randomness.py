@@ -88,7 +88,7 @@ RATE_RESOLUTION = 2**16
 
 
 def dropout_threshold(rate: float) -> int:
-    """`rate` times RESOLUTION: a value is dropped if its random number of 16 bits is below this threshold."""
+    """`rate` times RATE_RESOLUTION: a value is dropped if its random number of 16 bits is below this threshold."""
     return round(rate * RATE_RESOLUTION)
 
 

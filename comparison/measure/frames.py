@@ -162,6 +162,6 @@ def _as_cell(value: Any) -> Any:
 
 
 def _dtype(annotation: Any) -> str:
-    """The pandas dtype of a column: `str` unless all values have one type of DTYPES."""
+    """The pandas dtype of a column: `str` unless all values have one type of COLUMN_DTYPES."""
     (*several, leaf) = _leaves(annotation)
     return "str" if several else COLUMN_DTYPES.get(leaf, "str")

@@ -31,7 +31,8 @@ from comparison.prove.learning import Learned
 from comparison.ratios import MIN_FOR_QUARTILES, Interval, Ratio, Verdict, mean_interval, typical_speed
 from comparison.run.store import TargetReached
 
-# The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED are not on the terminal:
+# The tables of text that a column may be in. Those of a table's rows, in their order; DETAILED_TABLES are not on the
+# terminal:
 ROW_TABLES = MAIN, TARGET, LEARNING, DETAILS, TIMES, DEVICE = "main", "target", "learning", "details", "times", "device"
 DETAILED_TABLES = (DETAILS, TIMES, DEVICE)
 # Those of all rows of a sweep, in their order:

@@ -118,7 +118,8 @@ class Fit:
     def rise(self) -> tuple[int, float] | None:
         """The epoch with the lowest test loss, and the relative rise since then; None if the test loss has not risen.
 
-        The rise is between means over SMOOTHED epochs. It counts only if the loss on training images fell meanwhile.
+        The rise is between means over SMOOTHED_EPOCHS epochs. It counts only if the loss on training images fell
+        meanwhile.
         """
         losses, trained = ([line.test_loss for line in lines] for lines in (self.test, self.train))
         if len(losses) < 2 * SMOOTHED_EPOCHS:

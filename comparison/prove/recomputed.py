@@ -29,7 +29,7 @@ PRINTED_FILE = "printed"
 
 @dataclass(frozen=True)
 class RecomputedNetwork(NetworkSpec):
-    """`framework`: a key of FILES, whose file computes it."""
+    """`framework`: a key of NETWORK_FILES, whose file computes it."""
 
     framework: str
 

@@ -104,8 +104,8 @@ class ReferencePass:
         """The sum over all axes but the last.
 
         Partial sums, which are rounded too, may be larger than the sum. Of n numbers that are added one after the other
-        the error grows like the root of n; `roundoff` is generous enough for SUMMED of them. In half precision, sums
-        are computed with more bits.
+        the error grows like the root of n; `roundoff` is generous enough for SUMMED_NUMBERS of them. In half precision,
+        sums are computed with more bits.
         """
         axes = tuple(range(array.ndim - 1))
         sums: Array = array.sum(axes)
