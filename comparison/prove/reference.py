@@ -86,7 +86,8 @@ class ReferencePass:
         """Sums of products. The error of a sum grows like the root of the sum of the squares of its terms.
 
         This holds for independent errors (Higham and Mary, "A new approach to probabilistic rounding error analysis",
-        2019). It matters where the terms cancel, as in front of a ReLU unit. Their size is computed in 32 bits.
+        2019). It matters where the terms cancel, as in front of a ReLU unit. Their size is computed in 32 bits. Where
+        they add up, as in large logits, rounding the sum itself once more is the larger error.
 
         Args:
           kernel_size: of a convolution; 1 for matrix products.
@@ -94,11 +95,11 @@ class ReferencePass:
         sums = multiply(a, b)
         if not self.roundoff:
             return sums
-        errors = self.errors(sums.shape)
-        if self.winograd:
-            errors *= max(1.0, WINOGRAD_ERRORS.get(kernel_size, 0.0) / self.roundoff)
         (a, largest_a), (b, largest_b) = _squares(a), _squares(b)
-        return sums + errors * (largest_a * largest_b * np.sqrt(multiply(a, b)))
+        terms = largest_a * largest_b * np.sqrt(multiply(a, b))
+        if self.winograd:
+            terms *= max(1.0, WINOGRAD_ERRORS.get(kernel_size, 0.0) / self.roundoff)
+        return sums + self.errors(sums.shape) * np.hypot(terms, sums)
 
     def total(self, array: Array) -> Array:
         """The sum over all axes but the last.
