@@ -59,9 +59,25 @@ class CallPair:
         return 0.0 if self.mine.kind == OWN_PARAMETER else array_difference(mine, self.theirs.output)
 
     @cached_property
+    def inputs(self) -> tuple[Array, Array]:
+        """The reference's and the port's; without the zeros that one pads before a convolution, and the other in it."""
+        inputs = self.theirs.input, self.mine.input_in_order
+        paddings = padding_of(self.theirs), padding_of(self.mine)
+        if inputs[0].shape == inputs[1].shape or not all(paddings):
+            return inputs
+        most = np.maximum(*paddings)
+        bare = []
+        for x, padding in zip(inputs, paddings, strict=True):
+            padded = np.pad(x, ((0, 0), *padding, (0, 0)))
+            bare.append(padded[:, *(slice(before, -after or None) for before, after in most)])
+            if not np.array_equal(np.pad(bare[-1], ((0, 0), *most, (0, 0))), padded):
+                return inputs
+        return bare[0], bare[1]
+
+    @cached_property
     def input(self) -> float:
         """The difference of the inputs."""
-        return array_difference(self.mine.input_in_order, self.theirs.input)
+        return array_difference(*self.inputs)
 
     @cached_property
     def gradient(self) -> float:
@@ -155,12 +171,10 @@ class PortComparison:
     def at(self, pair: CallPair) -> Departure:
         """Whether the layer itself departs, or what goes into it."""
         if pair.input <= SAME_WITHIN:
-            return Departure(f"at {self.name(pair)}", self.different_settings(pair))
-        # One may pad outside of the layer.
-        if array_difference(padded_input(pair.mine), padded_input(pair.theirs)) <= SAME_WITHIN:
-            return Departure(f"at {self.name(pair)}", self.different_settings(pair, "padding"))
+            pads_outside = pair.mine.input_in_order.shape != pair.theirs.input.shape
+            return Departure(f"at {self.name(pair)}", self.different_settings(pair, "padding" if pads_outside else ""))
         known = self.known_before(pair.number)
-        cause = self.two_ways(known, pair.theirs.input, pair.mine.input_in_order)
+        cause = self.two_ways(known, *pair.inputs)
         return Departure(f"between {known[-1][0]} and {self.name(pair)}", cause)
 
     def two_ways(self, known: list[NamedArray], theirs: Array, mine: Array) -> str | None:
@@ -177,7 +191,7 @@ class PortComparison:
         known = [("the images", self.probe.images)]
         for pair in self.pairs.values():
             if pair.number < number and pair.input <= SAME_WITHIN and pair.theirs.kind != OWN_PARAMETER:
-                known.append((f"input of {pair.theirs.layer}", pair.theirs.input))
+                known.append((f"input of {pair.theirs.layer}", pair.inputs[0]))
             if pair.number < number and pair.output <= SAME_WITHIN and pair.theirs.output is not None:
                 known.append((pair.theirs.layer, pair.theirs.output))
         return known
@@ -318,12 +332,10 @@ def comparable_settings(call: LayerCall) -> dict[str, Any]:
     return {**call.settings, "padding": tuple(pad if isinstance(pad, tuple) else (pad, pad) for pad in padding)}
 
 
-def padded_input(call: LayerCall) -> Array:
-    """The input as a convolution sees it; that of any other layer as it is."""
+def padding_of(call: LayerCall) -> Any:
+    """Of a convolution that pads with zeros: how many before and after, for each axis; None for any other layer."""
     padding = comparable_settings(call).get("padding")
-    if call.kind != "conv" or not isinstance(padding, tuple):
-        return call.input
-    return np.pad(call.input, ((0, 0), *padding, (0, 0)))
+    return padding if call.kind == "conv" and isinstance(padding, tuple) else None
 
 
 def padding_zeros(length: int, size: int, stride: int, dilation: int) -> tuple[int, int]:

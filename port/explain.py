@@ -16,8 +16,9 @@ from port.layers import Array
 from port.match import SAME_WITHIN, array_difference
 
 NamedArray = tuple[str, Array]
-MOST_BASES = 10  # the latest values that are tried
+MOST_SUMMED = 16  # the latest values of which sums are tried
 MOST_SECONDS = 5  # for sums
+MOST_PADDED = 6  # rows, and columns
 GELU_TANH = "gelu (tanh approximation)"
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -41,7 +42,9 @@ def leaky_relu(slope: float) -> Callable[[Array], Array]:
     return lambda x: np.where(x > 0, x, slope * x)
 
 
-ACTIVATIONS |= {f"leaky relu with slope {slope}": leaky_relu(slope) for slope in (0.01, 0.1, 0.2, 0.3)}
+LEAKY_RELUS = {f"leaky relu with slope {slope}": leaky_relu(slope) for slope in (0.01, 0.1, 0.2, 0.3)}
+ACTIVATIONS |= LEAKY_RELUS
+RELUS = "relu", *LEAKY_RELUS
 
 
 def explain(target: Array, known: Sequence[NamedArray]) -> str | None:
@@ -49,24 +52,31 @@ def explain(target: Array, known: Sequence[NamedArray]) -> str | None:
 
     One example of the batch tells expressions apart.
     """
-    end = time.monotonic() + MOST_SECONDS
     target = target[:1]
-    bases = [(name, base[:1]) for name, base in reversed(known)][:MOST_BASES]
+    bases: list[NamedArray] = []
+    for name, base in reversed(known):
+        if not any(_same(base[:1], other) for _, other in bases):
+            bases.append((name, base[:1]))
     for name, base in bases:
         if found := _of_one(target, name, base):
             return found
     if found := _joined(target, bases):
         return found
-    for (name, base), (other, added) in itertools.permutations(bases, 2):
-        if base.shape == added.shape and time.monotonic() < end:
-            for expression, total in (
-                (f"{other} + {name}", base + added),
-                (f"{other} + relu({name})", added + np.maximum(base, 0)),
+    end = time.monotonic() + MOST_SECONDS
+    for (name, base), (other, added) in itertools.permutations(bases[:MOST_SUMMED], 2):
+        if time.monotonic() > end:
+            break
+        if base.shape == added.shape:
+            sums = [
+                (f"{other} + {name}", added + base),
+                *((f"{other} + {relu}({name})", added + ACTIVATIONS[relu](base)) for relu in RELUS),
                 (f"{other} - {name}", added - base),
-                (f"{other} * {name}", base * added),
-            ):
-                if found := _of_one(target, expression, total):
-                    return found
+                (f"{other} * {name}", added * base),
+            ]
+            if found := next(filter(None, (_of_one(target, *total) for total in sums)), None):
+                return found
+        if added.shape == target.shape and (found := _of_one(target - added, name, base)):
+            return f"{other} + {found}"
     return None
 
 
@@ -155,13 +165,13 @@ def _reshaped(name: str, x: Array, shape: tuple[int, ...]) -> Iterator[NamedArra
         yield f"positions of {name}", x.reshape(shape)
     if len(shape) != 4 or shape[3] != x.shape[3]:
         return
-    if shape[1] > x.shape[1]:
+    if x.shape[1] < shape[1] <= x.shape[1] + MOST_PADDED:
         for top in range(shape[1] - x.shape[1] + 1):
             for left in range(shape[2] - x.shape[2] + 1):
                 ends = shape[1] - x.shape[1] - top, shape[2] - x.shape[2] - left
                 padded = np.pad(x, ((0, 0), (top, ends[0]), (left, ends[1]), (0, 0)))
                 yield f"{name} padded by {top}, {left} before and {ends[0]}, {ends[1]} after", padded
-    else:
+    elif shape[1] <= x.shape[1]:
         yield from _pooled(name, x, shape)
 
 

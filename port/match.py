@@ -136,6 +136,7 @@ class Execution:
         self.names = dict(names or {})  # and of the layers that are paired in this pass
         self.choices = iter(choices)
         self.begun: list[LayerCall] = []  # calls that have not ended
+        self.departs = False  # whether a call has no counterpart with the same input
         self.last = "the images"  # the name of the last layer that has ended
 
     def enter(self, layer: Layer, x: Array | None) -> None:
@@ -175,10 +176,13 @@ class Execution:
         alike = {number: other for number, other in free.items() if other.layer not in used and other.is_like(call)}
         fed = [number for number, other in alike.items() if compare_inputs(call, other)[0]]
         named = [number for number in fed or alike if plain_name(alike[number].layer) == plain_name(call.layer)]
-        if len(fed) > 1 and not named:  # branches from the same features
-            self.ways.append(len(fed))
-            return fed[next(self.choices, 0) % len(fed)]
-        return next(iter([*named, *fed, *alike]), None)
+        candidates = [*named, *fed] or [*alike]
+        # Branches from the same features; or the first call with an input that the reference never has.
+        if len(candidates) > 1 and not named and (fed or not self.departs):
+            self.ways.append(len(candidates))
+            candidates = candidates[next(self.choices, 0) % len(candidates) :]
+        self.departs = self.departs or not fed
+        return next(iter(candidates), None)
 
 
 def compare_inputs(call: LayerCall, other: LayerCall) -> tuple[bool, Array | None]:

@@ -1,4 +1,4 @@
-"""Plants mistakes in the ports of two networks, one at a time, and prints what the check says of each.
+"""Plants mistakes in the ports of three networks, one at a time, and prints what the check says of each.
 
 `python -m tests.port.mistakes FOLDER`, in one process for all mistakes, since TensorFlow takes long to start.
 """
@@ -14,7 +14,8 @@ from port.departure import PortComparison
 from port.run import load_module, run_network
 
 EXAMPLE, MANY = REPOSITORY / "port" / "example", REPOSITORY / "tests" / "port" / "many_layers"
-SHAPES = {EXAMPLE: (32, 32, 3), MANY: (9, 9, 3)}
+EQUAL = REPOSITORY / "tests" / "port" / "equal_branches"
+SHAPES = {EXAMPLE: (32, 32, 3), MANY: (9, 9, 3), EQUAL: (9, 9, 3)}
 STRIDED = """layers.ZeroPadding2D(1)(x)  # with strides, "same" would pad the far sides only
     x = layers.Conv2D(32, 3, strides=2, activation="relu")(x)"""
 NORM = "x = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(x)  # defaults: 0.99, 0.001"
@@ -70,7 +71,19 @@ MISTAKES = {
         ("MultiHeadAttention(2, 4)", "MultiHeadAttention(4, 2)", "at attention|heads: 2 in pt.py, 4 in tf.py"),
         ('"silu"', '"relu"', "between norm and up|pt.py has silu(norm), tf.py relu(norm)"),
         ("tokens = tokens + layers", "tokens = layers", "between attention and dense|input of attention + attention"),
+        (
+            "layers.MultiHeadAttention(2, 4)(tokens, tokens)",
+            "layers.LeakyReLU()(layers.MultiHeadAttention(2, 4)(tokens, tokens))",
+            "attention and dense|tf.py input of attention + leaky relu with slope 0.3(attention)",
+        ),
         ("layers.Dense(num_classes)(layers", "0.5 * layers.Dense(num_classes)(layers", "after dense|0.5 times dense"),
+    ],
+    EQUAL: [
+        (
+            'wide = layers.Conv2D(4, 1, activation="relu")(x)',
+            'wide = layers.Conv2D(4, 1, activation="relu")(layers.AveragePooling2D(3, 1, "same")(x))',
+            "0.wide.0 (|pt.py has the images, tf.py mean over 3 x 3, stride 1",
+        ),
     ],
 }
 
