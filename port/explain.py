@@ -66,17 +66,18 @@ def explain(target: Array, known: Sequence[NamedArray]) -> str | None:
     for (name, base), (other, added) in itertools.permutations(bases[:MOST_SUMMED], 2):
         if time.monotonic() > end:
             break
+        if added.shape == target.shape and (found := _of_one(target - added, name, base)):
+            return f"{other} + {found}".replace(" + -1 times ", " - ")
         if base.shape == added.shape:
             sums = [
                 (f"{other} + {name}", added + base),
-                *((f"{other} + {relu}({name})", added + ACTIVATIONS[relu](base)) for relu in RELUS),
                 (f"{other} - {name}", added - base),
                 (f"{other} * {name}", added * base),
             ]
+            if added.shape != target.shape:
+                sums += [(f"{other} + {relu}({name})", added + ACTIVATIONS[relu](base)) for relu in RELUS]
             if found := next(filter(None, (_of_one(target, *total) for total in sums)), None):
                 return found
-        if added.shape == target.shape and (found := _of_one(target - added, name, base)):
-            return f"{other} + {found}"
     return None
 
 
