@@ -263,8 +263,8 @@ MISTAKES = {
     ),
     "dropout in Lightning's validations but the last in 32 bits": (
         *("ptl_impl/train.py", "        logits = self(inputs)\n        loss_sum"),
-        "        logits = nn.functional.dropout(self(inputs), 0.1, self.dtype == torch.float32 and self.current_epoch < 5)\n"
-        "        loss_sum",
+        "        drops = self.dtype == torch.float32 and self.current_epoch < 5\n"
+        "        logits = nn.functional.dropout(self(inputs), 0.1, drops)\n        loss_sum",
         "suspect dropout",
         *("--model", "mnist_dropout"),
     ),
