@@ -49,7 +49,7 @@ import flyte
 from common.record.results import read_result
 from launch import flyte_workflow as workflow
 
-workflow.POLL_SECONDS, workflow.collect = 0.05, lambda implementation, run_dir: read_result(run_dir)
+workflow.POLL_SECONDS, workflow.collect_run = 0.05, lambda implementation, run_dir: read_result(run_dir)
 options, previous = {"schedule": "constant", "accelerator": "cpu"}, None
 for epochs, folder in ((3, sys.argv[1]), (6, sys.argv[2])):
     kept, previous = flyte.Checkpoint(folder, previous), folder

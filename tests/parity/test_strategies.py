@@ -181,7 +181,7 @@ config = TrainConfig(accelerator="cpu", strategy="pipeline", model="resnet8", op
 experiment = Experiment.make(BACKEND.resolve(config))
 config = experiment.config
 make_strategy(config)
-with pipeline.placed(experiment.network, config):
+with pipeline.layers_placed(experiment.network, config):
     network = make_network(experiment.network, config)
     optimizer = make_optimizer(network, experiment.update_rule, config)
 stages = pipeline.Stages(network, experiment.network, config)
