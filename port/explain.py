@@ -57,10 +57,7 @@ def explain(target: Array, known: Sequence[NamedArray]) -> str | None:
     for name, base in reversed(known):
         if not any(_same(base[:1], other) for _, other in bases):
             bases.append((name, base[:1]))
-    for name, base in bases:
-        if found := _of_one(target, name, base):
-            return found
-    if found := _joined(target, bases):
+    if found := _of_any(target, bases) or _joined(target, bases):
         return found
     end = time.monotonic() + MOST_SECONDS
     for (name, base), (other, added) in itertools.permutations(bases[:MOST_SUMMED], 2):
@@ -76,7 +73,7 @@ def explain(target: Array, known: Sequence[NamedArray]) -> str | None:
             ]
             if added.shape != target.shape:
                 sums += [(f"{other} + {relu}({name})", added + ACTIVATIONS[relu](base)) for relu in RELUS]
-            if found := next(filter(None, (_of_one(target, *total) for total in sums)), None):
+            if found := _of_any(target, sums):
                 return found
     return None
 
@@ -87,10 +84,13 @@ def _joined(target: Array, bases: Sequence[NamedArray]) -> str | None:
         size = base.shape[-1]
         if target.ndim == base.ndim and size < target.shape[-1] and (first := _of_one(target[..., :size], name, base)):
             rest = target[..., size:]
-            others = (_of_one(rest, *other) for other in bases)
-            if second := next((found for found in others if found), None) or _joined(rest, bases):
+            if second := _of_any(rest, bases) or _joined(rest, bases):
                 return f"{first} beside {second}"
     return None
+
+
+def _of_any(target: Array, values: Sequence[NamedArray]) -> str | None:
+    return next(filter(None, (_of_one(target, *value) for value in values)), None)
 
 
 def _of_one(target: Array, name: str, base: Array) -> str | None:

@@ -176,13 +176,13 @@ class Execution:
         alike = {number: other for number, other in free.items() if other.layer not in used and other.is_like(call)}
         fed = [number for number, other in alike.items() if compare_inputs(call, other)[0]]
         named = [number for number in fed or alike if plain_name(alike[number].layer) == plain_name(call.layer)]
-        candidates = [*named, *fed] or [*alike]
+        candidates, choice = [*named, *fed] or [*alike], 0
         # Branches from the same features; or the first call with an input that the reference never has.
         if len(candidates) > 1 and not named and (fed or not self.departs):
             self.ways.append(len(candidates))
-            candidates = candidates[next(self.choices, 0) % len(candidates) :]
+            choice = next(self.choices, 0) % len(candidates)
         self.departs = self.departs or not fed
-        return next(iter(candidates), None)
+        return candidates[choice] if candidates else None
 
 
 def compare_inputs(call: LayerCall, other: LayerCall) -> tuple[bool, Array | None]:
