@@ -20,6 +20,7 @@ class Implementation:
       package: the package that computes; its version decides whether half precision is tried out again.
       tutorial: what its `--mode tutorial` does that plain mode leaves out.
       keras_backend: the value of KERAS_BACKEND for an implementation in `keras_impl`; "" elsewhere.
+      backend: the module in its folder that has its `BACKEND`.
       modes: the modes that it has.
     """
 
@@ -28,6 +29,7 @@ class Implementation:
     package: str
     tutorial: str = ""
     keras_backend: str = ""
+    backend: str = "backend"
     modes: tuple[Mode, ...] = MODES
 
     @property
@@ -60,10 +62,20 @@ IMPLEMENTATIONS = {
         "JAX", "Flax NNX, optax; arrays divided over a mesh of devices", "jax", "images that are converted one by one"
     ),
     "keras_torch": Implementation(
-        "Keras-torch", "compile and fit on PyTorch; one device", "torch", keras_backend="torch", modes=("tutorial",)
+        "Keras-torch",
+        "compile and fit on PyTorch; one device",
+        "torch",
+        keras_backend="torch",
+        backend="on_one_device",
+        modes=("tutorial",),
     ),
     "keras_jax": Implementation(
-        "Keras-JAX", "compile and fit on JAX; one device", "jax", keras_backend="jax", modes=("tutorial",)
+        "Keras-JAX",
+        "compile and fit on JAX; one device",
+        "jax",
+        keras_backend="jax",
+        backend="on_one_device",
+        modes=("tutorial",),
     ),
 }
 
@@ -81,6 +93,11 @@ def modes_of(name: str) -> tuple[Mode, ...]:
 def folder_of(name: str) -> str:
     """The folder of an implementation, which is its package."""
     return "keras_impl" if name in IMPLEMENTATIONS and IMPLEMENTATIONS[name].keras_backend else f"{name}_impl"
+
+
+def backend_of(name: str) -> str:
+    """The module in an implementation's folder that has its `BACKEND`."""
+    return IMPLEMENTATIONS[name].backend if name in IMPLEMENTATIONS else "backend"
 
 
 def environment_of(name: str) -> dict[str, str]:

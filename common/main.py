@@ -10,12 +10,12 @@ from common.platform.ending import as_program
 ABOUT_WORDS = "The words evaluate and predict in front put a trained network to use; each has its own --help."
 
 
-def main(name: str, folder: str = "", backend_file: str = "backend") -> None:
+def main(name: str, folder: str = "") -> None:
     """Reads the options, then trains, evaluates or predicts. The first word "train" may be left out.
 
     Args:
       name: name of the implementation, such as `pt`.
-      folder: its package, if it is not `NAME_impl`; `backend_file`: the module in it that has its `BACKEND`.
+      folder: its package, if it is not `NAME_impl`.
     """
     folder = folder or f"{name}_impl"
     with as_program(f"python -m {folder}"):
@@ -49,7 +49,7 @@ def main(name: str, folder: str = "", backend_file: str = "backend") -> None:
             if implementation.package in PRECISION_MODULES:
                 prepare_processor(config, implementation.package, PRECISION_MODULES[implementation.package])
             # Imported late: a mistake in the options is reported at once, not after the framework has loaded.
-            backend = importlib.import_module(f"{folder}.{backend_file}").BACKEND
+            backend = importlib.import_module(f"{folder}.{implementation.backend}").BACKEND
         except ModuleNotFoundError as error:
             if error.name != implementation.package:
                 raise

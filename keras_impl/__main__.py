@@ -8,4 +8,4 @@ backend = os.environ.get("KERAS_BACKEND") or "tensorflow"
 if backend == "tensorflow":
     main("keras")
 else:
-    main(f"keras_{backend}", "keras_impl", "on_one_device")
+    main(f"keras_{backend}", "keras_impl")

@@ -8,7 +8,6 @@ the terminal (sinks.py) and log it to other tools (loggers.py).
 This file is long because training loops record through this one class. Between two stops they only append to a list.
 """
 
-import gc
 import importlib.metadata
 import math
 import platform
@@ -328,9 +327,6 @@ class Recorder:
 
     def _end_startup(self) -> None:
         self.framework.synchronize()
-        if not gc.isenabled():  # see common/platform/quiet_start.py
-            gc.freeze()
-            gc.enable()
         self._enter("training")
         self.startup_seconds = self.timeline.since - self.timeline.process_start
         self.startup_end = self.steps_done

@@ -69,7 +69,8 @@ class RunResult(BaseModel, frozen=True, extra="forbid"):
 
     # --- Memory, load and energy ---
 
-    peak_memory_bytes: Count  # resident memory of all the run's processes, see `common.platform.machine`
+    # Resident memory of all the run's processes, see `common.platform.machine`; null in turns, where a fork hides it.
+    peak_memory_bytes: Count | None
     device_peak_memory_bytes: Natural | None  # memory of the GPUs, summed; null on the CPU
     # CPU seconds of the run's processes divided by those of the cores it may use, from the end of the first step to the
     # end of the last evaluation; null if this time is too short.

@@ -298,7 +298,8 @@ class Row(ProvedRow):
 
     @column("memory\nMiB", TIMES, form=mebibytes)
     def peak_memory_bytes(self) -> int | None:
-        """The peak of all processes of a run together: the largest of all runs."""
+        """The peak of all processes of a run together: the largest of all runs whose programs started anew, as with
+        `--turns never`."""
         return _largest(self.runs["peak_memory_bytes"])
 
     @column("GPU memory\nMiB", DEVICE, form=mebibytes)

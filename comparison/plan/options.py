@@ -84,7 +84,7 @@ class CompareConfig(TrainingOptions):
     turns: Literal["auto", "never"] = option("run", "auto")
     """auto: the programs of a round stay loaded and take turns to train, a tenth of a second each, so that what
     slows the machine down cancels in their ratios; never: one whole run after the other, which measures
-    start-up, too"""
+    start-up and memory, too"""
 
     verify: Literal["auto", "never"] = option("run", "auto")
     """auto: prove with the first steps in 64-bit precision that all rows train identically, once for each

@@ -4,6 +4,8 @@ import os
 import time
 from collections.abc import Sequence
 
+import psutil
+
 from common.platform.machine import cpu_periods
 from common.record.monitor import machine_busy_seconds
 from common.record.results import TurnLine
@@ -56,6 +58,6 @@ class LoadMeter:
 
 
 def _own_seconds() -> float:
-    """Processor seconds of this process and of all its descendants that have ended and were waited for."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    """Processor seconds of this process, of its children, and of all their descendants that were waited for."""
+    here = psutil.Process()
+    return sum(sum(process.cpu_times()[:4]) for process in (here, *here.children()))

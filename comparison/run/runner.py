@@ -3,17 +3,20 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
-from common.implementations import environment_of, folder_of
+from common.implementations import backend_of, environment_of, folder_of
 from common.platform.cli import to_arguments
 from common.platform.errors import UserError, describe_signal
 from common.platform.files import writing
+from common.platform.fork_server import ForkedProcess, ForkServer
 from common.platform.launch import without_launcher
 from common.platform.machine import REPOSITORY
-from common.platform.quiet_start import UNTIMED_VARIABLE
 from common.record.audited_states import STEPS_VARIABLE
 from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
 from comparison.run.load_meter import LoadMeter
@@ -23,6 +26,8 @@ from comparison.run.store import LOG_FILE, clear_unfinished
 POLL_SECONDS = 0.05
 # Between asking processes to end and killing them; with checkpoints, a run makes one more of them in this time.
 GRACE_SECONDS, CHECKPOINT_SECONDS = 5.0, 25.0
+
+Process = subprocess.Popen[bytes] | ForkedProcess
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,13 @@ def run_programs(programs: Sequence[Program], timeout: float, follower: Follower
       at_once: number of programs that may run at the same time.
     """
     waiting, running = list(programs), list[RunningProgram]()
-    environment = {UNTIMED_VARIABLE: "1"} if at_once > 1 else {}
+    if at_once > 1:
+        begin_imports(programs)
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 running.append(RunningProgram(waiting.pop(0), timeout, follower))
-                running[-1].start(**environment)
+                running[-1].start(forked=at_once > 1)
             for program in running:
                 program.look()
             running = [program for program in running if program.process]
@@ -79,20 +85,21 @@ class RunningProgram:
             cut_off = clear_unfinished(program.run_dir)
             program.run_dir.mkdir(parents=True)
         self.program = program.model_copy(update={"config": program.config.replace(resume=cut_off)})
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         self.follower, self.timeout = follower, timeout
         self._load, self._metrics_read = LoadMeter(), 0
         self._seconds_left, self._looked = timeout, time.monotonic()
 
-    def start(self, **environment: str) -> None:
+    def start(self, forked: bool, **environment: str) -> None:
         """Starts the process; its output goes to the run folder's log.
 
         Args:
+          forked: whether it may begin after the imports, as nobody measures its start.
           environment: further environment variables.
         """
         self.follower.started(self.program)
         try:
-            self.process = _start(self.program, environment)
+            self.process = self._start(forked, environment)
         except UserError as error:
             self.end(str(error))
 
@@ -124,9 +131,35 @@ class RunningProgram:
         """Ends what is left of the program, and reports how it has ended."""
         if self.process:
             end_all([self])
-            failure = failure or _exit_failure(self.process.returncode)
+            failure = failure or _exit_failure(self.process.wait())
             self.process = None
         self.follower.ended(self.program, self.how_ended(failure))
+
+    def _start(self, forked: bool, environment: dict[str, str]) -> Process:
+        """Raises UserError for an interpreter that can't be run."""
+        program, log_file = self.program, self.program.run_dir / LOG_FILE
+        if program.audited_steps:
+            environment[STEPS_VARIABLE] = " ".join(map(str, program.audited_steps))
+        command = [*program.starter, program.interpreter, "-m", folder_of(program.implementation)]
+        arguments = to_arguments(program.config)
+        with writing(log_file):
+            log = open(log_file, "wb")  # noqa: SIM115 - closed below, here and in no other process
+        with log:
+            try:
+                if forked and (server := _fork_server_of(program)):
+                    process = server.start(arguments, environment, str(log_file), self.timeout)
+                    if process:
+                        return process
+                return subprocess.Popen(
+                    [*command, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=_environment(program.implementation) | environment,
+                    start_new_session=True,  # a separate process group, which can be ended as a whole
+                )
+            except OSError as error:
+                raise UserError(f"{command[0]} cannot be run: {error}") from None
 
     def how_ended(self, failure: str | None) -> RunEnd:
         return self._load.ended(self.program, failure)
@@ -144,34 +177,36 @@ class RunningProgram:
         return list(parse_metrics(whole, path))
 
 
-def _start(program: Program, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
-    """Starts the process of a program. Raises UserError for an interpreter that can't be run."""
-    command = [*program.starter, program.interpreter, "-m", folder_of(program.implementation)]
-    if program.audited_steps:
-        environment[STEPS_VARIABLE] = " ".join(map(str, program.audited_steps))
-    log_file = program.run_dir / LOG_FILE
-    with writing(log_file):
-        log = open(log_file, "wb")  # noqa: SIM115 - closed below, here and in no other process
-    with log:
-        try:
-            return subprocess.Popen(
-                [*command, *to_arguments(program.config)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={
-                    **without_launcher(os.environ),
-                    # It finds this project's modules, and none that lie in the current folder.
-                    "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
-                    "PYTHONSAFEPATH": "1",
-                    "PYTHONUNBUFFERED": "1",
-                    **environment_of(program.implementation),
-                    **environment,
-                },
-                start_new_session=True,  # a separate process group, which can be ended as a whole
-            )
-        except OSError as error:
-            raise UserError(f"{command[0]} cannot be run: {error}") from None
+def begin_imports(programs: Sequence[Program]) -> None:
+    """Starts the servers of programs that are going to be forked, so that they import side by side."""
+    for program in programs:
+        with suppress(OSError):  # the program's start will report it
+            _fork_server_of(program)
+
+
+def _fork_server_of(program: Program) -> ForkServer | None:
+    """The server for programs of this implementation; None if they must start anew."""
+    if program.starter or program.config.accelerator != "cpu" or sys.platform != "linux":
+        return None  # a GPU's driver doesn't survive a fork
+    name = program.implementation
+    return _fork_server(program.interpreter, folder_of(name), backend_of(name), *_environment(name).items())
+
+
+@cache
+def _fork_server(interpreter: str, folder: str, backend: str, *environment: tuple[str, str]) -> ForkServer:
+    return ForkServer(interpreter, folder, backend, dict(environment))
+
+
+def _environment(implementation: str) -> dict[str, str]:
+    """The environment variables of an implementation's programs."""
+    return {
+        **without_launcher(os.environ),
+        # They find this project's modules, and none that lie in the current folder.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")])),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        **environment_of(implementation),
+    }
 
 
 def _exit_failure(status: int) -> str | None:
@@ -204,7 +239,7 @@ def end_all(programs: Sequence[RunningProgram]) -> None:
         raise interrupt
 
 
-def _signal_group(process: "subprocess.Popen[bytes]", number: int) -> bool:
+def _signal_group(process: Process, number: int) -> bool:
     """Sends a signal to the process's group, or only looks with 0. Returns whether a process is left there."""
     process.poll()  # reaps the process itself, which otherwise would still count as running
     try:

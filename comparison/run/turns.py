@@ -22,13 +22,12 @@ from pathlib import Path
 import psutil
 
 from common.platform.machine import control_group_memory_left, num_cores
-from common.platform.quiet_start import UNTIMED_VARIABLE
 from common.record.monitor import free_gpu_memory
 from common.record.recorder import num_warmup_steps
 from common.record.results import MetricsLine, PlanLine
 from common.record.turns import SOCKET_VARIABLE, Turn, socket_address
 from comparison.run.program import Program, RunEnd
-from comparison.run.runner import POLL_SECONDS, Follower, RunningProgram, end_all
+from comparison.run.runner import POLL_SECONDS, Follower, RunningProgram, begin_imports, end_all
 from comparison.run.store import run_again_dir
 
 TURN_SECONDS = 0.1  # of the slowest program; shorter turns cancel more of the noise, see docs/comparison.md
@@ -53,6 +52,7 @@ def run_in_turns(programs: Sequence[Program], timeout: float, follower: Follower
       timeout: seconds that one program may take, without waiting for its turns.
     """
     first, *others = sorted(programs, key=lambda program: not program.is_reference)
+    begin_imports(programs)
     for group in itertools.count(1):
         others = _run_group([first, *others], timeout, follower, group)
         if not others:
@@ -199,8 +199,8 @@ class TurnsMember(RunningProgram):
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
 
-    def start(self, **environment: str) -> None:
-        super().start(**environment, **{SOCKET_VARIABLE: self.socket_name, UNTIMED_VARIABLE: "1"})
+    def start(self, forked: bool = True, **environment: str) -> None:
+        super().start(forked, **environment, **{SOCKET_VARIABLE: self.socket_name})
 
     @property
     def waits(self) -> bool:

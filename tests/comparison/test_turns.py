@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -67,6 +68,25 @@ def test_programs_that_do_not_fit_together_train_in_groups_with_the_first_row(pr
     assert all(len(read_metrics(tmp_path / name, TurnLine)) == 10 for name in groups)
 
 
+@pytest.mark.parametrize(
+    ("at_import", "rounds", "imports"),
+    [("", 2, 1), ("if 'fork_server' in sys.argv[0]: os.kill(os.getpid(), signal.SIGILL)", 1, 2)],
+)
+def test_programs_in_turns_share_one_import_and_start_anew_where_it_fails(
+    project, tmp_path, at_import, rounds, imports
+):
+    folder, noted = project / "counted_impl", tmp_path / "noted"
+    folder.mkdir(exist_ok=True)
+    count = f"import os, signal, sys\nwith open({str(noted)!r}, 'a') as noted: noted.write('x')\n"
+    (folder / "backend.py").write_text(count + at_import)
+    (folder / "__main__.py").write_text("import counted_impl.backend\nfrom fake_training import run\nrun('counted')")
+    options = ("--implementations", "counted", "one", "--repeats", rounds, "--epochs", 4, "--train-size", 500)
+    compare(tmp_path / "r", *options, "--batch-size", 20, "--verify", "never", cwd=project)
+    assert noted.read_text() == "x" * imports
+    memory = read_result(tmp_path / "r/runs/seed-0/round-1/counted").peak_memory_bytes
+    assert (memory is None) == (imports == 1)
+
+
 def fake(seconds=0.001, steps_per_epoch=60, accelerator="cpu", steps_per_call=1):
     return SimpleNamespace(
         steps_per_call=steps_per_call,
@@ -122,11 +142,11 @@ PROGRAM = Program(implementation="one", interpreter="python", config=TrainConfig
 
 
 def test_a_busy_loop_beside_is_seen():
-    meter = LoadMeter()
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+    meter, busy_loop = LoadMeter(), f"{sys.executable} -c 'while True: pass' & wait"  # a child would be one's own load
+    with subprocess.Popen(["sh", "-c", busy_loop], start_new_session=True) as shell:
         time.sleep(1)
         ended = meter.ended(PROGRAM, None)
-        busy.kill()
+        os.killpg(shell.pid, signal.SIGKILL)
     assert ended.other_load > 0.5 / os.cpu_count()
     assert 1 <= ended.process_seconds < 5 and ended.failure is None
 

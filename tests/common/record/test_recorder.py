@@ -1,5 +1,3 @@
-import gc
-
 import pytest
 
 from common.experiment import Experiment
@@ -149,13 +147,6 @@ def test_waiting_for_a_turn_is_no_time_of_training(tmp_path, clock, monkeypatch,
     assert result.phase_seconds["waiting"] == 1000 * len(waits) and result.phase_seconds["training"] == 11
     images = sum(recorder.plan.images(first, last) for _, first, last, _ in timed)
     assert result.images_per_second == pytest.approx(images / sum(seconds for *_, seconds in timed))
-
-
-def test_the_garbage_collector_is_on_after_the_first_step(tmp_path, clock):
-    gc.disable()  # as quiet_start.py does
-    recorder, _ = make(tmp_path)
-    train(recorder, clock)
-    assert gc.isenabled()
 
 
 def test_losses_are_weighted_by_the_size_of_their_batch(tmp_path, clock):

@@ -1,0 +1,140 @@
+"""Starts processes of an implementation that need not import its framework: a server has, and forks itself.
+
+A framework's imports take several seconds, as long as the training in a short comparison. The server reads requests
+from its standard input, a line of JSON each, and answers each with a number. It ends when its standard input does.
+"""
+
+import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+
+from common.platform.ending import exit_now
+from common.platform.launch import STARTED_BY
+
+FORKED_VARIABLE = "FORKED"  # set in the processes that a server starts; see `common.record.monitor`
+
+
+class ForkServer:
+    """The client's side of a server, which is a process of its own.
+
+    Args:
+      interpreter: path of the Python interpreter in whose environment the framework is installed.
+      folder: the implementation's package, such as `pt_impl`; `backend`: its module that imports the framework.
+      environment: the variables of the server and of the processes that it starts.
+    """
+
+    def __init__(self, interpreter: str, folder: str, backend: str, environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [interpreter, "-m", "common.platform.fork_server", folder, backend],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the client, which ends what it has started
+        )
+
+    def start(
+        self, arguments: list[str], environment: Mapping[str, str], log_file: str, timeout: float
+    ) -> "ForkedProcess | None":
+        """Starts `python -m FOLDER ARGUMENTS`, in a session of its own, with its output in a file.
+
+        Args:
+          environment: further variables.
+          timeout: seconds that the server may need for its imports.
+
+        Returns None if the server has failed: a process that starts anew will show why.
+        """
+        request = {"arguments": arguments, "environment": environment, "log_file": log_file}
+        pid = self._ask(request, timeout)
+        return None if pid is None else ForkedProcess(self, pid)
+
+    def exit_status(self, pid: int) -> int:
+        """Waits for the end of a process. Its exit status or, if a signal has ended it, minus the signal's number."""
+        status = self._ask({"pid": pid})
+        return -signal.SIGKILL if status is None else status  # its processes end with the server
+
+    def _ask(self, request: Mapping[str, object], timeout: float | None = None) -> int | None:
+        """The server's answer; None if it has failed. A server that takes too long is killed."""
+        assert self._process.stdin and self._process.stdout
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            if not select.select([self._process.stdout], [], [], timeout)[0]:
+                self._process.kill()
+        answer = self._process.stdout.readline()
+        return int(answer) if answer else None
+
+
+class ForkedProcess:
+    """A process that a server has started, with those parts of `subprocess.Popen` that are needed.
+
+    Attributes:
+      returncode: None until `poll` or `wait` has found that the process has ended.
+    """
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._server, self._end = server, os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        has_ended = self.returncode is None and select.select([self._end], [], [], 0)[0]
+        return self.wait() if has_ended else self.returncode
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = self._server.exit_status(self.pid)
+            os.close(self._end)
+        return self.returncode
+
+
+def serve(folder: str, backend: str) -> None:
+    """Imports what the programs of a package import, then answers requests until there are no more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what the imports print is no answer
+    gc.disable()  # it takes a fifth of the imports' time, and finds nothing
+    with suppress(ImportError):  # the program will report it
+        for module in ("common.evaluate_predict", "common.experiment", f"{folder}.{backend}"):
+            importlib.import_module(module)
+        if "torch" in sys.modules:
+            importlib.import_module("torch._dynamo")  # which torch's optimizers import when they are made
+    gc.freeze()  # a collection would copy all pages of these objects into each program's own memory
+    gc.enable()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "pid" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["pid"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                answers.close()
+                _run(folder, **request)
+        print(answer, file=answers, flush=True)
+
+
+def _run(folder: str, arguments: list[str], environment: Mapping[str, str], log_file: str) -> None:
+    """Makes this process the program, which does not return."""
+    os.setsid()
+    with open(os.devnull) as nothing, open(log_file, "ab") as log:
+        for descriptor, file in enumerate((nothing, log, log)):
+            os.dup2(file.fileno(), descriptor)
+    os.environ.update(environment, **{FORKED_VARIABLE: "1"})
+    sys.argv = [folder, *arguments]
+    runpy.run_module(folder, run_name="__main__", alter_sys=True)
+    exit_now()
+
+
+if __name__ == "__main__":
+    os.environ[STARTED_BY] = f"{os.getpid()}@{os.uname().nodename}"
+    serve(*sys.argv[1:])
+    exit_now()
