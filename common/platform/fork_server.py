@@ -1,7 +1,7 @@
 """Starts processes of an implementation that need not import its framework: a server has, and forks itself.
 
 A framework's imports take several seconds, as long as the training in a short comparison. The server reads requests
-from its standard input, a line of JSON each, and answers each with a number. It ends when its standard input does.
+from its standard input, a line of JSON each, and answers each with such a line. It ends when its standard input does.
 """
 
 import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from common.platform.ending import exit_now
 from common.platform.launch import STARTED_BY
@@ -54,53 +55,69 @@ class ForkServer:
 
         Returns None if the server has failed: a process that starts anew will show why.
         """
-        request = {"arguments": arguments, "environment": environment, "log_file": log_file}
-        pid = self._ask(request, timeout)
-        return None if pid is None else ForkedProcess(self, pid)
+        try:
+            pid = self._ask(timeout, arguments=arguments, environment=environment, log_file=log_file)
+        except EOFError:
+            return None
+        return ForkedProcess(self, pid)
 
-    def exit_status(self, pid: int) -> int:
-        """Waits for the end of a process. Its exit status or, if a signal has ended it, minus the signal's number."""
-        status = self._ask({"pid": pid})
-        return -signal.SIGKILL if status is None else status  # its processes end with the server
+    def wait(self, pid: int, flags: int) -> int | None:
+        """The exit status of a process or, if a signal has ended it, minus the signal's number; None if it runs.
 
-    def _ask(self, request: Mapping[str, object], timeout: float | None = None) -> int | None:
-        """The server's answer; None if it has failed. A server that takes too long is killed."""
+        Args:
+          flags: of os.waitpid; 0 to wait for the end.
+        """
+        try:
+            status: int | None = self._ask(None, pid=pid, flags=flags)
+        except EOFError:
+            return -signal.SIGKILL  # its processes end with the server
+        return status
+
+    def _ask(self, timeout: float | None, **request: Any) -> Any:
+        """The server's answer.
+
+        A server that takes longer than `timeout` is killed, and so is one whose answer an interrupt, such as Ctrl-C,
+        would leave unread; its processes end with it. Raises EOFError if the server has ended.
+        """
         assert self._process.stdin and self._process.stdout
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-            if not select.select([self._process.stdout], [], [], timeout)[0]:
-                self._process.kill()
-        answer = self._process.stdout.readline()
-        return int(answer) if answer else None
+        try:
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.flush()
+                if not select.select([self._process.stdout], [], [], timeout)[0]:
+                    self._process.kill()
+            answer = self._process.stdout.readline()
+        except BaseException:
+            self._process.kill()
+            raise
+        if not answer:
+            raise EOFError
+        return json.loads(answer)
 
 
 class ForkedProcess:
-    """A process that a server has started, with those parts of `subprocess.Popen` that are needed.
-
-    Attributes:
-      returncode: None until `poll` or `wait` has found that the process has ended.
-    """
+    """A process that a server has started, with those parts of `subprocess.Popen` that are needed."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self.pid = pid
-        self.returncode: int | None = None
-        self._server, self._end = server, os.pidfd_open(pid)
+        self._server = server
+        self._status: int | None = None  # its exit status, once it has ended
 
     def poll(self) -> int | None:
-        has_ended = self.returncode is None and select.select([self._end], [], [], 0)[0]
-        return self.wait() if has_ended else self.returncode
+        if self._status is None:
+            self._status = self._server.wait(self.pid, os.WNOHANG)
+        return self._status
 
     def wait(self) -> int:
-        if self.returncode is None:
-            self.returncode = self._server.exit_status(self.pid)
-            os.close(self._end)
-        return self.returncode
+        if self._status is None:
+            self._status = self._server.wait(self.pid, 0)
+        assert self._status is not None
+        return self._status
 
 
 def serve(folder: str, backend: str) -> None:
     """Imports what the programs of a package import, then answers requests until there are no more."""
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the imports print is no answer
     gc.disable()  # it takes a fifth of the imports' time, and finds nothing
     with suppress(ImportError):  # the program will report it
@@ -113,13 +130,14 @@ def serve(folder: str, backend: str) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "pid" in request:
-            answer = os.waitstatus_to_exitcode(os.waitpid(request["pid"], 0)[1])
+            pid, status = os.waitpid(request["pid"], request["flags"])
+            answer = os.waitstatus_to_exitcode(status) if pid else None
         else:
             answer = os.fork()
             if answer == 0:
                 answers.close()
                 _run(folder, **request)
-        print(answer, file=answers, flush=True)
+        print(json.dumps(answer), file=answers)
 
 
 def _run(folder: str, arguments: list[str], environment: Mapping[str, str], log_file: str) -> None:

@@ -77,7 +77,7 @@ class LiveView:
         self._bars.update(self._whole, total=self._total)
 
     def say(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True)
+        self.console.print(text, soft_wrap=not self.console.is_terminal)
 
     def start(self, job: Job) -> None:
         """Shows that the run of `job` begins."""
