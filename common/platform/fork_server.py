@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from common.platform.ending import exit_now
+from common.platform.ending import STOP_SIGNALS, end_with_parent, exit_now, take_signals
 from common.platform.launch import STARTED_BY
 
-FORKED_VARIABLE = "FORKED"  # set in the processes that a server starts; see `common.record.monitor`
+FORKED_VARIABLE = "FORKED_AFTER_IMPORTS"  # set in the processes that a server starts; see `common.record.monitor`
 
 
 class ForkServer:
@@ -117,6 +117,9 @@ class ForkedProcess:
 
 def serve(folder: str, backend: str) -> None:
     """Imports what the programs of a package import, then answers requests until there are no more."""
+    # A queue may signal all processes of a job; the programs then write a checkpoint, and would end with the server.
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    take_signals(signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the imports print is no answer
     gc.disable()  # it takes a fifth of the imports' time, and finds nothing
@@ -127,6 +130,7 @@ def serve(folder: str, backend: str) -> None:
             importlib.import_module("torch._dynamo")  # which torch's optimizers import when they are made
     gc.freeze()  # a collection would copy all pages of these objects into each program's own memory
     gc.enable()
+    server = os.getpid()
     for line in sys.stdin:
         request = json.loads(line)
         if "pid" in request:
@@ -135,7 +139,12 @@ def serve(folder: str, backend: str) -> None:
         else:
             answer = os.fork()
             if answer == 0:
+                end_with_parent()
+                if os.getppid() != server:  # it has ended before
+                    os._exit(1)
                 answers.close()
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
                 _run(folder, **request)
         print(json.dumps(answer), file=answers)
 
@@ -154,5 +163,6 @@ def _run(folder: str, arguments: list[str], environment: Mapping[str, str], log_
 
 if __name__ == "__main__":
     os.environ[STARTED_BY] = f"{os.getpid()}@{os.uname().nodename}"
+    end_with_parent()
     serve(*sys.argv[1:])
     exit_now()
