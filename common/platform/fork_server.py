@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from common.platform.ending import STOP_SIGNALS, end_with_parent, exit_now, take_signals
-from common.platform.launch import STARTED_BY
+from common.platform.ending import STOP_SIGNALS, end_with_parent, end_with_starter, exit_now, take_signals
+from common.platform.launch import Launch
 
 FORKED_VARIABLE = "FORKED_AFTER_IMPORTS"  # set in the processes that a server starts; see `common.record.monitor`
 
@@ -162,7 +162,6 @@ def _run(folder: str, arguments: list[str], environment: Mapping[str, str], log_
 
 
 if __name__ == "__main__":
-    os.environ[STARTED_BY] = f"{os.getpid()}@{os.uname().nodename}"
-    end_with_parent()
+    end_with_starter(Launch.read())
     serve(*sys.argv[1:])
     exit_now()
