@@ -1,7 +1,8 @@
 """Starts processes of an implementation that need not import its framework: a server has, and forks itself.
 
 A framework's imports take several seconds, as long as the training in a short comparison. The server reads requests
-from its standard input, a line of JSON each, and answers each with such a line. It ends when its standard input does.
+from its standard input, a line of JSON each with a number, and answers each with its number and the answer, after a
+first line that says that it has imported everything. It ends when its standard input does.
 """
 
 import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
@@ -15,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -22,7 +24,8 @@ from typing import Any
 from common.platform.ending import STOP_SIGNALS, end_with_parent, end_with_starter, exit_now, take_signals
 from common.platform.launch import Launch
 
-FORKED_VARIABLE = "FORKED_AFTER_IMPORTS"  # set in the processes that a server starts; see `common.record.monitor`
+FORKED_VARIABLE = "FORKED_AFTER_IMPORTS"  # set in the processes that a server starts
+WAIT_SECONDS = 0.02  # between two looks at a process that is waited for
 
 
 class ForkServer:
@@ -43,56 +46,64 @@ class ForkServer:
             env=environment,
             start_new_session=True,  # Ctrl-C is for the client, which ends what it has started
         )
+        self._imported, self._asked = False, 0
 
-    def start(
-        self, arguments: list[str], environment: Mapping[str, str], log_file: str, timeout: float
-    ) -> "ForkedProcess | None":
+    def is_ready(self, timeout: float) -> bool:
+        """Waits for the imports. False if they have failed or take longer than `timeout` seconds.
+
+        A program that starts anew will show why.
+        """
+        assert self._process.stdout
+        if not self._imported and not select.select([self._process.stdout], [], [], timeout)[0]:
+            self._process.kill()
+        try:
+            self._imported = self._imported or self._answer(0)
+        except EOFError:
+            return False
+        return True
+
+    def start(self, arguments: list[str], environment: Mapping[str, str], log_file: str) -> "ForkedProcess | None":
         """Starts `python -m FOLDER ARGUMENTS`, in a session of its own, with its output in a file.
 
         Args:
           environment: further variables.
-          timeout: seconds that the server may need for its imports.
 
-        Returns None if the server has failed: a process that starts anew will show why.
+        Returns None if the server has ended.
         """
         try:
-            pid = self._ask(timeout, arguments=arguments, environment=environment, log_file=log_file)
+            return ForkedProcess(self, self._ask(arguments=arguments, environment=environment, log_file=log_file))
         except EOFError:
             return None
-        return ForkedProcess(self, pid)
+        except BaseException:  # an interrupt, such as Ctrl-C: nobody would know the process
+            self._process.kill()
+            raise
 
-    def wait(self, pid: int, flags: int) -> int | None:
-        """The exit status of a process or, if a signal has ended it, minus the signal's number; None if it runs.
-
-        Args:
-          flags: of os.waitpid; 0 to wait for the end.
-        """
+    def exit_status(self, pid: int) -> int | None:
+        """That of a process or, if a signal has ended it, minus the signal's number; None while it runs."""
         try:
-            status: int | None = self._ask(None, pid=pid, flags=flags)
+            status: int | None = self._ask(pid=pid)
         except EOFError:
             return -signal.SIGKILL  # its processes end with the server
         return status
 
-    def _ask(self, timeout: float | None, **request: Any) -> Any:
-        """The server's answer.
+    def _ask(self, **request: Any) -> Any:
+        """The server's answer. Raises EOFError if the server has ended."""
+        assert self._process.stdin
+        self._asked += 1
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps([self._asked, request]).encode() + b"\n")
+            self._process.stdin.flush()
+        return self._answer(self._asked)
 
-        A server that takes longer than `timeout` is killed, and so is one whose answer an interrupt, such as Ctrl-C,
-        would leave unread; its processes end with it. Raises EOFError if the server has ended.
-        """
-        assert self._process.stdin and self._process.stdout
-        try:
-            with suppress(BrokenPipeError):
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                self._process.stdin.flush()
-                if not select.select([self._process.stdout], [], [], timeout)[0]:
-                    self._process.kill()
-            answer = self._process.stdout.readline()
-        except BaseException:
-            self._process.kill()
-            raise
-        if not answer:
-            raise EOFError
-        return json.loads(answer)
+    def _answer(self, number: int) -> Any:
+        """The answer to a request. Skips those that an interrupt has left unread."""
+        assert self._process.stdout
+        while line := self._process.stdout.readline():
+            answers, answer = json.loads(line)
+            if answers == number:
+                return answer
+        self._process.wait()
+        raise EOFError
 
 
 class ForkedProcess:
@@ -105,14 +116,18 @@ class ForkedProcess:
 
     def poll(self) -> int | None:
         if self._status is None:
-            self._status = self._server.wait(self.pid, os.WNOHANG)
+            self._status = self._server.exit_status(self.pid)
         return self._status
 
     def wait(self) -> int:
-        if self._status is None:
-            self._status = self._server.wait(self.pid, 0)
-        assert self._status is not None
-        return self._status
+        while (status := self.poll()) is None:
+            time.sleep(WAIT_SECONDS)
+        return status
+
+
+def is_forked() -> bool:
+    """Whether a server has started this program, so that the imports are no part of its start and of its memory."""
+    return FORKED_VARIABLE in os.environ
 
 
 def serve(folder: str, backend: str) -> None:
@@ -130,12 +145,14 @@ def serve(folder: str, backend: str) -> None:
             importlib.import_module("torch._dynamo")  # which torch's optimizers import when they are made
     gc.freeze()  # a collection would copy all pages of these objects into each program's own memory
     gc.enable()
-    server = os.getpid()
+    server, statuses = os.getpid(), dict[int, int]()  # process id -> its exit status
+    print(json.dumps([0, True]), file=answers)
     for line in sys.stdin:
-        request = json.loads(line)
-        if "pid" in request:
-            pid, status = os.waitpid(request["pid"], request["flags"])
-            answer = os.waitstatus_to_exitcode(status) if pid else None
+        number, request = json.loads(line)
+        if pid := request.get("pid"):
+            if pid not in statuses and (status := os.waitpid(pid, os.WNOHANG))[0]:
+                statuses[pid] = os.waitstatus_to_exitcode(status[1])
+            answer = statuses.get(pid)
         else:
             answer = os.fork()
             if answer == 0:
@@ -143,10 +160,11 @@ def serve(folder: str, backend: str) -> None:
                 if os.getppid() != server:  # it has ended before
                     os._exit(1)
                 answers.close()
-                for number, handler in handlers.items():
-                    signal.signal(number, handler)
+                for each, handler in handlers.items():
+                    signal.signal(each, handler)
                 _run(folder, **request)
-        print(json.dumps(answer), file=answers)
+            statuses.pop(answer, None)
+        print(json.dumps([number, answer]), file=answers)
 
 
 def _run(folder: str, arguments: list[str], environment: Mapping[str, str], log_file: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from common.platform.fork_server import FORKED_VARIABLE
+from common.platform.fork_server import is_forked
 from common.platform.machine import cpu_seconds, num_cores, peak_memory_bytes
 
 GPU_SAMPLE_SECONDS, LEAST_SECONDS = 0.5, 0.1
@@ -72,7 +72,7 @@ class Monitor:
         cpu = own / seconds / num_cores() if seconds >= LEAST_SECONDS else None
         gpu = sum(self._gpu_shares) / len(self._gpu_shares) if self._gpu_shares else None
         # Linux does not count pages of libraries that a forked process has not used itself.
-        peak = None if FORKED_VARIABLE in os.environ else peak_memory_bytes(self._first_pid)
+        peak = None if is_forked() else peak_memory_bytes(self._first_pid)
         values = (peak, self.energy.joules, cpu, gpu, shares_of_cores(self._all)[1])
         return dict(zip(MONITORED, values, strict=True))
 

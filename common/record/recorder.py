@@ -26,6 +26,7 @@ from common.experiment import Experiment
 from common.platform.ending import hold_signals
 from common.platform.errors import DivergedError, StoppedAtCheckpoint, UserError
 from common.platform.files import Arrays, arrays_sha256, write_json_model, write_safetensors
+from common.platform.fork_server import is_forked
 from common.platform.machine import code_sha256, describe_machine, git_state
 from common.platform.processor import processor_note
 from common.record.audited_states import AuditedStates
@@ -567,7 +568,7 @@ class Recorder:
             **self.epochs[-1].model_dump(include={"test_loss", "test_accuracy", "test_correct", "test_count"}),
             resumed_from=plan.first_step - 1 if experiment.state else None,
             started=self.timeline.started,
-            startup_seconds=self.startup_seconds,
+            startup_seconds=None if is_forked() else self.startup_seconds,
             epoch_train_seconds=[line.train_seconds for line in self.epochs],
             eval_seconds=[line.eval_seconds for line in self.epochs],
             wall_seconds=self.timeline.since - self.timeline.process_start,

@@ -58,7 +58,8 @@ class RunResult(BaseModel, frozen=True, extra="forbid"):
     resumed_from: Count | None
     started: AwareDatetime  # start time of the first process, UTC
     # From the start of the first process to the end of the first step, or of the first call if a call takes several.
-    startup_seconds: Seconds
+    # Null in a fork, as is its memory: see `common.platform.fork_server`.
+    startup_seconds: Seconds | None
     epoch_train_seconds: list[Seconds]  # of each epoch, without the first call
     eval_seconds: list[Seconds]  # of each evaluation; there is one after every epoch
     wall_seconds: Seconds  # from the start of the first process until this file was written
@@ -69,7 +70,7 @@ class RunResult(BaseModel, frozen=True, extra="forbid"):
 
     # --- Memory, load and energy ---
 
-    # Resident memory of all the run's processes, see `common.platform.machine`; null in turns, where a fork hides it.
+    # Resident memory of all the run's processes, see `common.platform.machine`; null in a fork.
     peak_memory_bytes: Count | None
     device_peak_memory_bytes: Natural | None  # memory of the GPUs, summed; null on the CPU
     # CPU seconds of the run's processes divided by those of the cores it may use, from the end of the first step to the

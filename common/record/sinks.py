@@ -80,6 +80,7 @@ class TrainingProgressSink(Sink):
 
     def finish(self, result: RunResult) -> None:
         speed = "" if result.images_per_second is None else f", {result.images_per_second:,.0f} images/s"
+        start_up = "" if result.startup_seconds is None else f"start-up {result.startup_seconds:.1f} s, "
         train_seconds = sum(result.epoch_train_seconds)
         evaluated = f"{self._evaluated} loss {result.test_loss:.4f}"
         if result.test_accuracy is not None:
@@ -87,7 +88,7 @@ class TrainingProgressSink(Sink):
             evaluated = f"{self._evaluated} accuracy {result.test_accuracy:.2%} {right}, {evaluated}"
         lines = [
             evaluated,
-            f"start-up {result.startup_seconds:.1f} s, training {train_seconds:.1f} s{speed}",
+            f"{start_up}training {train_seconds:.1f} s{speed}",
         ]
         if result.replicas_differ:
             lines.append(f"warning: {result.replicas_differ}")

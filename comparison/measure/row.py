@@ -274,7 +274,7 @@ class Row(ProvedRow):
 
     @column("start-up\ns", TIMES, form=seconds)
     def startup_seconds(self) -> float | None:
-        """From the command to the end of the first step: median over the runs, where they start alone, as with
+        """From the command to the end of the first step: median over the runs that did not start side by side, as with
         `--turns never`."""
         return _median(self.started_alone["startup_seconds"])
 
@@ -298,8 +298,8 @@ class Row(ProvedRow):
 
     @column("memory\nMiB", TIMES, form=mebibytes)
     def peak_memory_bytes(self) -> int | None:
-        """The peak of all processes of a run together: the largest of all runs whose programs started anew, as with
-        `--turns never`."""
+        """The peak of all processes of a run together: the largest of all runs whose programs started anew, as on GPUs
+        and with `--turns never`."""
         return _largest(self.runs["peak_memory_bytes"])
 
     @column("GPU memory\nMiB", DEVICE, form=mebibytes)

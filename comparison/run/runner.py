@@ -16,7 +16,7 @@ from common.platform.errors import UserError, describe_signal
 from common.platform.files import writing
 from common.platform.fork_server import ForkedProcess, ForkServer
 from common.platform.launch import without_launcher
-from common.platform.machine import REPOSITORY
+from common.platform.machine import REPOSITORY, code_sha256
 from common.record.audited_states import STEPS_VARIABLE
 from common.record.results import METRICS_FILE, MetricsLine, parse_metrics
 from comparison.run.load_meter import LoadMeter
@@ -146,9 +146,11 @@ class RunningProgram:
             log = open(log_file, "wb")  # noqa: SIM115 - closed below, here and in no other process
         with log:
             try:
-                if forked and (server := _fork_server_of(program)):
-                    process = server.start(arguments, environment, str(log_file), self.timeout)
-                    if process:
+                server = _fork_server_of(program) if forked else None
+                if server and server.is_ready(self.timeout):
+                    self._load = LoadMeter()  # anew: waiting for the imports is no part of the program
+                    self.forget_waiting()
+                    if process := server.start(arguments, environment, str(log_file)):
                         return process
                 return subprocess.Popen(
                     [*command, *arguments],
@@ -189,12 +191,14 @@ def _fork_server_of(program: Program) -> ForkServer | None:
     if program.starter or program.config.accelerator != "cpu" or sys.platform != "linux":
         return None  # a GPU's driver doesn't survive a fork
     name = program.implementation
-    return _fork_server(program.interpreter, folder_of(name), backend_of(name), *_environment(name).items())
+    imported = program.interpreter, folder_of(name), backend_of(name)
+    return _fork_server(code_sha256(), imported, tuple(_environment(name).items()))
 
 
 @cache
-def _fork_server(interpreter: str, folder: str, backend: str, *environment: tuple[str, str]) -> ForkServer:
-    return ForkServer(interpreter, folder, backend, dict(environment))
+def _fork_server(code: str, imported: tuple[str, str, str], environment: tuple[tuple[str, str], ...]) -> ForkServer:
+    """A server that is started once, and anew where the code has changed: it runs the code that it has imported."""
+    return ForkServer(*imported, dict(environment))
 
 
 def _environment(implementation: str) -> dict[str, str]:
