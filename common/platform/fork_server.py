@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -29,7 +30,7 @@ WAIT_SECONDS = 0.02  # between two looks at a process that is waited for
 
 
 class ForkServer:
-    """The client's side of a server, which is a process of its own.
+    """The client's side of a server, which is a process of its own. It ends with this object and its processes.
 
     Args:
       interpreter: path of the Python interpreter in whose environment the framework is installed.
@@ -47,6 +48,7 @@ class ForkServer:
             start_new_session=True,  # Ctrl-C is for the client, which ends what it has started
         )
         self._imported, self._asked = False, 0
+        self.end = weakref.finalize(self, _end, self._process)
 
     def is_ready(self, timeout: float) -> bool:
         """Waits for the imports. False if they have failed or take longer than `timeout` seconds.
@@ -104,6 +106,11 @@ class ForkServer:
                 return answer
         self._process.wait()
         raise EOFError
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with suppress(BrokenPipeError), process:
+        process.kill()
 
 
 class ForkedProcess:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 
 from common.implementations import backend_of, environment_of, folder_of
 from common.platform.cli import to_arguments
@@ -28,6 +27,7 @@ POLL_SECONDS = 0.05
 GRACE_SECONDS, CHECKPOINT_SECONDS = 5.0, 25.0
 
 Process = subprocess.Popen[bytes] | ForkedProcess
+_servers: dict[str, tuple[object, ForkServer]] = {}  # implementation -> what its server depends on, the server
 
 
 @dataclass(frozen=True)
@@ -187,18 +187,18 @@ def begin_imports(programs: Sequence[Program]) -> None:
 
 
 def _fork_server_of(program: Program) -> ForkServer | None:
-    """The server for programs of this implementation; None if they must start anew."""
+    """The server for programs of this implementation; None if they must start anew.
+
+    It runs the code that it has imported, in the environment in which it was started, so another one takes its place
+    when either has changed.
+    """
     if program.starter or program.config.accelerator != "cpu" or sys.platform != "linux":
         return None  # a GPU's driver doesn't survive a fork
     name = program.implementation
-    imported = program.interpreter, folder_of(name), backend_of(name)
-    return _fork_server(code_sha256(), imported, tuple(_environment(name).items()))
-
-
-@cache
-def _fork_server(code: str, imported: tuple[str, str, str], environment: tuple[tuple[str, str], ...]) -> ForkServer:
-    """A server that is started once, and anew where the code has changed: it runs the code that it has imported."""
-    return ForkServer(*imported, dict(environment))
+    needed = program.interpreter, code_sha256(), _environment(name)
+    if name not in _servers or _servers[name][0] != needed:
+        _servers[name] = needed, ForkServer(program.interpreter, folder_of(name), backend_of(name), _environment(name))
+    return _servers[name][1]
 
 
 def _environment(implementation: str) -> dict[str, str]:

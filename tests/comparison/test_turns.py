@@ -8,6 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from conftest import IMPLEMENTATIONS, compare, train
 
@@ -85,6 +86,21 @@ def test_programs_in_turns_share_one_import_and_start_anew_where_it_fails(
     assert noted.read_text() == "x" * imports
     memory = read_result(tmp_path / "r/runs/seed-0/round-1/counted").peak_memory_bytes
     assert (memory is None) == (imports == 1)
+
+
+def test_another_server_takes_the_place_of_one_whose_code_or_environment_has_changed(project, monkeypatch):
+    def server_of(program):
+        runner.begin_imports([program, program])
+        (server,) = [child for child in psutil.Process().children() if "one_impl" in child.cmdline()]
+        return server.pid
+
+    monkeypatch.setattr(runner, "REPOSITORY", project)
+    program = Program(implementation="one", interpreter=sys.executable, config=TrainConfig(accelerator="cpu"))
+    found = {server_of(program)}
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    found.add(server_of(program))
+    monkeypatch.setattr(runner, "code_sha256", lambda: "other")
+    assert len(found | {server_of(program)}) == 3
 
 
 def fake(seconds=0.001, steps_per_epoch=60, accelerator="cpu", steps_per_call=1):

@@ -26,10 +26,9 @@ def server(tmp_path):
     server = ForkServer(
         sys.executable, "waiting_impl", "backend", os.environ | {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
     )
-    with server._process:
-        assert server.is_ready(60)
-        yield server
-        server._process.kill()
+    assert server.is_ready(60)
+    yield server
+    server.end()
 
 
 def start(server, path, *arguments):
