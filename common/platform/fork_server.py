@@ -30,7 +30,9 @@ WAIT_SECONDS = 0.02  # between two looks at a process that is waited for
 
 
 class ForkServer:
-    """The client's side of a server, which is a process of its own. It ends with this object and its processes.
+    """The client's side of a server, which is a process of its own.
+
+    It ends when nothing refers to this object or to one of its processes any more.
 
     Args:
       interpreter: path of the Python interpreter in whose environment the framework is installed.
@@ -65,7 +67,7 @@ class ForkServer:
         return True
 
     def start(self, arguments: list[str], environment: Mapping[str, str], log_file: str) -> "ForkedProcess | None":
-        """Starts `python -m FOLDER ARGUMENTS`, in a session of its own, with its output in a file.
+        """Starts `python -m FOLDER ARGUMENTS`, in a process group of its own, with its output in a file.
 
         Args:
           environment: further variables.
@@ -76,12 +78,15 @@ class ForkServer:
             return ForkedProcess(self, self._ask(arguments=arguments, environment=environment, log_file=log_file))
         except EOFError:
             return None
-        except BaseException:  # an interrupt, such as Ctrl-C: nobody would know the process
-            self._process.kill()
+        except BaseException:  # such as Ctrl-C
+            self._process.kill()  # with its processes: nobody would know the new one
             raise
 
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def exit_status(self, pid: int) -> int | None:
-        """That of a process or, if a signal has ended it, minus the signal's number; None while it runs."""
+        """The exit status of a process or, if a signal has ended it, minus the signal's number; None while it runs."""
         try:
             status: int | None = self._ask(pid=pid)
         except EOFError:
@@ -133,7 +138,7 @@ class ForkedProcess:
 
 
 def is_forked() -> bool:
-    """Whether a server has started this program, so that the imports are no part of its start and of its memory."""
+    """Whether a server has started this program, so that the imports are no part of its start or its memory."""
     return FORKED_VARIABLE in os.environ
 
 
@@ -163,6 +168,7 @@ def serve(folder: str, backend: str) -> None:
         else:
             answer = os.fork()
             if answer == 0:
+                os.setpgid(0, 0)
                 end_with_parent()
                 if os.getppid() != server:  # it has ended before
                     os._exit(1)
@@ -170,13 +176,13 @@ def serve(folder: str, backend: str) -> None:
                 for each, handler in handlers.items():
                     signal.signal(each, handler)
                 _run(folder, **request)
+            os.setpgid(answer, answer)  # here, too: the client may send a signal to the group before the child makes it
             statuses.pop(answer, None)
         print(json.dumps([number, answer]), file=answers)
 
 
 def _run(folder: str, arguments: list[str], environment: Mapping[str, str], log_file: str) -> None:
     """Makes this process the program, which does not return."""
-    os.setsid()
     with open(os.devnull) as nothing, open(log_file, "ab") as log:
         for descriptor, file in enumerate((nothing, log, log)):
             os.dup2(file.fileno(), descriptor)

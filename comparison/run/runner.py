@@ -146,11 +146,11 @@ class RunningProgram:
             log = open(log_file, "wb")  # noqa: SIM115 - closed below, here and in no other process
         with log:
             try:
-                server = _fork_server_of(program) if forked else None
-                if server and server.is_ready(self.timeout):
+                if forked and (server := _fork_server_of(program)):
+                    is_ready = server.is_ready(self.timeout)
                     self._load = LoadMeter()  # anew: waiting for the imports is no part of the program
                     self.forget_waiting()
-                    if process := server.start(arguments, environment, str(log_file)):
+                    if is_ready and (process := server.start(arguments, environment, str(log_file))):
                         return process
                 return subprocess.Popen(
                     [*command, *arguments],
@@ -180,7 +180,12 @@ class RunningProgram:
 
 
 def begin_imports(programs: Sequence[Program]) -> None:
-    """Starts the servers of programs that are going to be forked, so that they import side by side."""
+    """Starts the servers of programs that are going to be forked, so that they import side by side.
+
+    Those that have ended are started again.
+    """
+    for name in [name for name, (_, server) in _servers.items() if server.has_ended()]:
+        del _servers[name]
     for program in programs:
         with suppress(OSError):  # the program's start will report it
             _fork_server_of(program)

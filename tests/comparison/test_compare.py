@@ -207,8 +207,8 @@ def test_a_proof_is_kept_and_not_made_again_until_something_changes(project, tmp
 
 
 def begin(project, output, *implementations, verify="never", **environment):
-    command = (sys.executable, "compare.py", "--output-dir", output, "--implementations", *implementations, *SHORT)
-    return start_process((*command, "--verify", verify), project, **environment)
+    command = (sys.executable, "compare.py", "--output-dir", output, *SHORT, "--verify", verify)
+    return start_process((*command, "--implementations", *implementations), project, **environment)
 
 
 def pids_of(output):
@@ -260,7 +260,7 @@ def test_a_folder_belongs_to_one_at_a_time(project, tmp_path):
 PHASES = {
     "proof": lambda output: list(output.glob("proofs/**/config.json")),
     "runs": lambda output: (run_dir(output, "one") / "run.json").exists(),
-    "report": lambda output: len(list(output.glob("runs/**/run.json"))) == 2,
+    "report": lambda output: len(list(output.glob("runs/**/run.json"))) == 4,
 }
 
 
@@ -272,7 +272,7 @@ def test_ctrl_c_in_each_phase(project, tmp_path, phase, number):
     """What is finished stays, no process is left, and `--resume` makes the rest. SIGTERM does the same."""
     output = tmp_path / "r"
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}  # without a proof that is known already
-    process = begin(project, output, "one", "two", verify="auto", **cache)
+    process = begin(project, output, "one", "two", "--repeats", 2, verify="auto", **cache)
     wait_for(lambda: PHASES[phase](output), 120)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     os.killpg(process.pid, number)

@@ -8,9 +8,8 @@ import sys
 import time
 from types import SimpleNamespace
 
-import psutil
 import pytest
-from conftest import IMPLEMENTATIONS, compare, train
+from conftest import IMPLEMENTATIONS, compare, gone, train, wait_for
 
 from common.record.results import TurnLine, read_metrics, read_result, read_step_losses
 from common.record.turns import Turn
@@ -88,19 +87,23 @@ def test_programs_in_turns_share_one_import_and_start_anew_where_it_fails(
     assert (memory is None) == (imports == 1)
 
 
-def test_another_server_takes_the_place_of_one_whose_code_or_environment_has_changed(project, monkeypatch):
-    def server_of(program):
+def test_another_server_takes_the_place_of_one_that_has_ended_or_whose_code_or_environment_has_changed(
+    project, monkeypatch
+):
+    def server():
         runner.begin_imports([program, program])
-        (server,) = [child for child in psutil.Process().children() if "one_impl" in child.cmdline()]
-        return server.pid
+        return runner._servers["one"][1]._process.pid
 
     monkeypatch.setattr(runner, "REPOSITORY", project)
     program = Program(implementation="one", interpreter=sys.executable, config=TrainConfig(accelerator="cpu"))
-    found = {server_of(program)}
+    pids = [server()]
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    found.add(server_of(program))
+    pids.append(server())
     monkeypatch.setattr(runner, "code_sha256", lambda: "other")
-    assert len(found | {server_of(program)}) == 3
+    pids.append(server())
+    os.kill(pids[-1], signal.SIGKILL)
+    wait_for(lambda: gone([pids[-1]]))
+    assert server() not in pids and gone(pids)
 
 
 def fake(seconds=0.001, steps_per_epoch=60, accelerator="cpu", steps_per_call=1):

@@ -1,4 +1,4 @@
-"""The fork server: what its programs are told apart by, and what signals and interrupts leave of them."""
+"""The fork server: signals to it and interrupted requests lose neither a program nor its exit status."""
 
 import os
 import signal
