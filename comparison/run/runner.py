@@ -200,9 +200,10 @@ def _fork_server_of(program: Program) -> ForkServer | None:
     if program.starter or program.config.accelerator != "cpu" or sys.platform != "linux":
         return None  # a GPU's driver doesn't survive a fork
     name = program.implementation
-    needed = program.interpreter, code_sha256(), _environment(name)
+    environment = _environment(name)
+    needed = program.interpreter, code_sha256(), environment
     if name not in _servers or _servers[name][0] != needed:
-        _servers[name] = needed, ForkServer(program.interpreter, folder_of(name), backend_of(name), _environment(name))
+        _servers[name] = needed, ForkServer(program.interpreter, folder_of(name), backend_of(name), environment)
     return _servers[name][1]
 
 
