@@ -1,6 +1,6 @@
 """Begins or continues a comparison, and makes its runs.
 
-As soon as a run has ended, its record and the tables are written.
+A run's record is written as soon as it has ended, the tables when its round has.
 """
 
 import functools
@@ -230,7 +230,6 @@ class RunMaker:
     missing: list[Job]
     _jobs: dict[Path, Job] = field(default_factory=dict)  # run folder -> job
     _disturbed: list[float] = field(default_factory=list)  # load by others in each disturbed turn so far
-    _so_far: Comparison | None = None  # after the last run that has ended
 
     def make(self, jobs: Sequence[Job]) -> None:
         """Makes the missing runs, round by round.
@@ -258,8 +257,11 @@ class RunMaker:
                 run_in_turns(programs, options.timeout, follower)
             else:
                 run_programs(programs, options.timeout, follower)
-            if self._so_far and self.missing and in_round and not (in_round[0].rate_search or options.sweep):
-                self.view.show(tables_so_far(self.view.console, self._so_far))
+            if in_round:
+                so_far = Comparison(self.folder, self.request, self.runs, len(self.missing))
+                write_tables(so_far)
+                if self.missing and not (in_round[0].rate_search or options.sweep):
+                    self.view.show(tables_so_far(self.view.console, so_far))
             # After the table, which need not wait for the audits: the next one says what they have found.
             for run in self.runs[before:]:
                 if run.result and audited_steps:
@@ -329,5 +331,3 @@ class RunMaker:
         run = store_run(job, program, ended)
         self.runs.append(run)
         self.view.end(job, run)
-        self._so_far = Comparison(self.folder, self.request, self.runs, len(self.missing))
-        write_tables(self._so_far)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import psutil
+
 from common.implementations import backend_of, environment_of, folder_of
 from common.platform.cli import to_arguments
 from common.platform.errors import UserError, describe_signal
@@ -256,4 +258,15 @@ def _signal_group(process: Process, number: int) -> bool:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):  # macOS: not permitted where only a zombie is left
         return False
-    return True
+    return any(_is_alive(pid, process.pid) for pid in psutil.pids())
+
+
+def _is_alive(pid: int, group: int) -> bool:
+    """Whether a process of the group has not ended.
+
+    Lightning's programs leave a child that has ended. In many containers, nobody ever waits for it.
+    """
+    try:
+        return os.getpgid(pid) == group and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.Error):
+        return False

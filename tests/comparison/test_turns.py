@@ -1,5 +1,6 @@
 """Turns: the programs of a round train one at a time, and one that fails lets the others go on; the load meanwhile."""
 
+import ctypes
 import itertools
 import os
 import signal
@@ -153,6 +154,23 @@ def test_turns_change_no_loss_and_all_processes_of_a_run_wait(tmp_path, mode, ep
         assert len(lines) >= (MIN_CYCLES if mode == "tuned" else LEAST_CYCLES)
         assert all(line.last_step < later.first_step for line, later in itertools.pairwise(lines))
         assert read_step_losses(folder) == read_step_losses(train(name, tmp_path / name, *options))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="subreapers are Linux's")
+def test_a_child_that_has_ended_but_was_not_reaped_delays_nothing(monkeypatch):
+    """Such as one of Lightning's in a container whose first process does not reap what others have left."""
+    monkeypatch.setattr(runner, "GRACE_SECONDS", 60.0)
+    ctypes.CDLL(None).prctl(36, 1)  # prctl(2): PR_SET_CHILD_SUBREAPER, so this process gets what others leave
+    try:
+        process = subprocess.Popen([sys.executable, "-c", "import os; os.fork()"], start_new_session=True)
+        assert process.wait() == 0
+        wait_for(lambda: os.waitid(os.P_PGID, process.pid, os.WEXITED | os.WNOWAIT))
+        began = time.monotonic()
+        runner.end_all([SimpleNamespace(process=process, program=PROGRAM)])
+        assert time.monotonic() - began < 30
+    finally:
+        ctypes.CDLL(None).prctl(36, 0)
+        os.waitpid(-process.pid, 0)
 
 
 # --- The load of other programs, which other tests may be, too ---
