@@ -285,8 +285,8 @@ def test_ctrl_c_in_each_phase(project, tmp_path, phase, number):
     assert statuses(read_csv(output / "results.csv")) == {"one": "ok", "two": "ok"}
 
 
-@pytest.mark.quick("287000")
-@pytest.mark.parametrize(("size", "finished"), [(287_000, 1), (630_000, 2)])
+@pytest.mark.quick("263000")
+@pytest.mark.parametrize(("size", "finished"), [(263_000, 1), (630_000, 2)])
 def test_without_space_there_is_a_line_and_what_is_finished_is_shown(project, small_disk, size, finished):
     """The disk fills up in the second run's files, or in the report."""
     output = small_disk(size) / "r"
