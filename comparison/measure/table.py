@@ -1,7 +1,7 @@
 """`Table`: runs that can be compared. `RunsOfRow`: those of one implementation in one mode. Ratios of their speeds."""
 
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +150,10 @@ class RunsOfRow:
         return [(run, firsts[run.record.seed]) for run in self.runs["run"] if run.record.seed in firsts]
 
 
-# --- Ratios of speeds. Tables, charts and sentences ask for the same ones, so they are kept ---
+# --- Ratios of speeds. Tables, charts and sentences ask for the same ones, so the latest are kept ---
 
 
-@cache
+@lru_cache
 def speed_ratio(reference: RunsOfRow, row: RunsOfRow) -> Ratio | None:
     """How many times as fast a row is as the reference.
 
@@ -170,7 +170,7 @@ def speed_ratio(reference: RunsOfRow, row: RunsOfRow) -> Ratio | None:
     return paired_ratio(pairs["speed"].tolist(), pairs["speed_of_reference"].tolist()) if len(pairs) else None
 
 
-@cache
+@lru_cache
 def paired_turns(reference: RunsOfRow, row: RunsOfRow) -> pd.DataFrame:
     """A line for each turn of a row with the reference's turn of the same round and cycle, and the `ratio` of speeds.
 
