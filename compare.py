@@ -23,7 +23,6 @@ import common.platform.quiet_start  # noqa: F401 - see there; isort: skip
 
 import signal
 import sys
-from pathlib import Path
 
 from rich.console import Console
 
@@ -31,31 +30,27 @@ from common.platform.cli import parse_options
 from common.platform.ending import as_program, exit_now, take_signals
 from common.platform.errors import FileError, UserError
 from common.platform.files import writing
-from comparison.measure.comparison import Comparison, find_runs
-from comparison.plan.jobs import comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.options import CompareConfig
-from comparison.plan.request import Request
-from comparison.prove.learning import make_memorising_runs, make_whole_set_runs
-from comparison.prove.proof import proof_jobs
-from comparison.prove.prover import Prover
-from comparison.run.side_runs import SideRunner, make_profiles
-from comparison.run_maker import RunMaker, check_data, prepare_comparison, with_best_learning_rates
-from comparison.show.export import write_tables
-from comparison.show.live import LiveView
-from comparison.show.report.page import write_report
-from comparison.show.terminal import print_conclusions, print_tables
+from comparison.prepare import prepare_comparison
 
 ABOUT = "Trains the same network in several frameworks and tabulates accuracy and speed."
 
 
 def main() -> int:
     """Runs the command line; returns the exit status."""
-    gc.freeze()
-    gc.enable()
     take_signals(signal.default_int_handler)
     given = parse_options(CompareConfig, "compare.py", ABOUT)
     console = Console(highlight=False, markup=False, emoji=False)
     folder, request = prepare_comparison(given, console)
+    # Here, since pandas, SciPy and Altair take seconds: neither --help nor a mistake waits for them.
+    from comparison.measure.comparison import Comparison, find_runs
+    from comparison.run_maker import make_runs
+    from comparison.show.export import write_tables
+    from comparison.show.report.page import write_report
+    from comparison.show.terminal import print_conclusions, print_tables
+
+    gc.freeze()
+    gc.enable()
     interrupted = False
     failure: UserError | None = None
     if given.report_only is None:
@@ -94,37 +89,6 @@ def main() -> int:
     if interrupted:
         return 130
     return 0 if runs and summary.succeeded and not failure else 1
-
-
-def make_runs(folder: Path, request: Request, console: Console) -> None:
-    """Makes every missing run, proof and profile."""
-    options = request.options
-    variants = make_variants(options, request.config)
-    found, missing = find_runs(folder, request, failed=False)
-    if missing:
-        check_data(variants, found)
-
-    with LiveView(console, len(found) + len(missing), found) as view:
-        maker = RunMaker(folder, request, view, found, missing)
-        maker.audit_interrupted()
-        maker.make(list(rate_search_jobs(options, variants)))
-        variants = with_best_learning_rates(variants, maker.runs, options.target_accuracy)
-        prover = Prover(folder, request, view.say)
-        if options.verify == "auto":
-            prover.make(proof_jobs(variants, contenders(options), options.seeds[0]))
-        side_runner = SideRunner(folder, request, variants, view.say)
-        if options.check_learning:
-            make_memorising_runs(side_runner)
-        maker.make(list(comparison_jobs(options, variants)))
-        maker.make_further(variants)
-        if options.verify == "auto":
-            rows = Comparison(folder, request, maker.runs, missing=0).all_rows
-            prover.look_closer(row.unexplained_jump for row in rows if row.unexplained_jump)
-            prover.look_at_skipped_steps(maker.runs)
-        if options.check_learning:
-            make_whole_set_runs(side_runner)
-        if options.profile is not None:
-            make_profiles(side_runner, options.profile)
 
 
 if __name__ == "__main__":

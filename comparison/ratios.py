@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import numpy as np
+import scipy  # its parts are imported when they are used: scipy.stats alone takes a second
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
 
 CONFIDENCE = 0.95
 # Number of rounds -> confidence of Student's interval. In few rounds, a drift of the machine looks like a difference.
@@ -71,7 +71,7 @@ def mean_interval(samples: Sequence[float]) -> Interval:
         return Interval(mean, None, None)
     if np.ptp(samples) < SAME_RATIO:
         return Interval(mean, mean, mean)
-    interval = stats.ttest_1samp(samples, 0).confidence_interval(CONFIDENCE)
+    interval = scipy.stats.ttest_1samp(samples, 0).confidence_interval(CONFIDENCE)
     return Interval(mean, float(interval.low), float(interval.high))
 
 
@@ -95,7 +95,7 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
         return Ratio(float(np.exp(_trimmed_mean(logs))), len(logs))
     rounds, confidence = len(logs), CONFIDENCE_OF_FEW.get(len(logs), CONFIDENCE)
     logs = logs[1:] if len(logs) >= WARM_UP_FROM else logs
-    interval = stats.bootstrap(
+    interval = scipy.stats.bootstrap(
         (logs,),
         _trimmed_mean,
         confidence_level=CONFIDENCE,
@@ -105,7 +105,7 @@ def paired_ratio(speeds: Sequence[float], reference: Sequence[float]) -> Ratio:
     ).confidence_interval
     low, high = float(interval.low), float(interval.high)
     if len(logs) < MIN_BOOTSTRAP and np.ptp(logs) > SAME_RATIO:
-        t = stats.ttest_1samp(logs, 0).confidence_interval(confidence)
+        t = scipy.stats.ttest_1samp(logs, 0).confidence_interval(confidence)
         low, high = min(low, float(t.low)), max(high, float(t.high))
     estimate = float(np.exp(_trimmed_mean(logs)))
     return Ratio(estimate, rounds, float(np.exp(low)), float(np.exp(high)), _verdict(low, high))
@@ -148,7 +148,7 @@ def ratio_of_turns(rounds: Sequence[Sequence[tuple[Hashable, float]]]) -> Ratio:
 
     def quantile(share: float) -> float:
         low, high = (centres - 12 * spreads).min(), (centres + 12 * spreads).max()
-        return optimize.brentq(lambda x: density @ special.ndtr((x - centres) / spreads) - share, low, high)
+        return scipy.optimize.brentq(lambda x: density @ scipy.special.ndtr((x - centres) / spreads) - share, low, high)
 
     low, high = quantile((1 - CONFIDENCE) / 2), quantile((1 + CONFIDENCE) / 2)
     interval = float(np.exp(low)), float(np.exp(high)), _verdict(low, high)
@@ -172,7 +172,7 @@ def _mean_of_round(pairs: Sequence[tuple[Hashable, float]]) -> tuple[float, floa
     ordered = np.sort(residuals)
     winsorized = np.clip(residuals, ordered[cut], ordered[count - cut - 1])
     error = float(winsorized.std(ddof=len(means))) * np.sqrt((count - 1) / (kept * (kept - 1)))
-    wider = special.stdtrit(kept - 1, (1 + CONFIDENCE) / 2) / special.ndtri((1 + CONFIDENCE) / 2)
+    wider = scipy.special.stdtrit(kept - 1, (1 + CONFIDENCE) / 2) / scipy.special.ndtri((1 + CONFIDENCE) / 2)
     alike = _autocorrelation(winsorized)
     return float(centres.mean()), float(error * wider * np.sqrt((1 + alike) / (1 - alike)))
 

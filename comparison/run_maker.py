@@ -1,45 +1,39 @@
-"""Begins or continues a comparison, and makes its runs.
+"""Makes the runs of a comparison, its proofs and its profiles.
 
 A run's record is written as soon as it has ended, the tables when its round has.
 """
 
-import functools
 import itertools
 import math
-import os
 import random
-import shlex
 import statistics
-import sys
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
+from threadpoolctl import threadpool_limits
 
-from common.data.datasets import data_spec, num_examples
 from common.experiment import Experiment
-from common.implementations import IMPLEMENTATIONS
-from common.platform.cli import as_typed, option_name
 from common.platform.errors import UserError
 from common.record.audited_states import STATES_DIR
-from common.record.loggers import check_loggers
 from common.record.results import MetricsLine, PlanLine, TurnLine
-from common.resolve import tutorial_obstacle
-from common.spec.options import Mode, TrainConfig
-from common.spec.own_network import NETWORK_FILES, copy_into, own_files, prepare_network, read_prepared
-from comparison.measure.comparison import Comparison, further_rounds
+from comparison.measure.comparison import Comparison, find_runs, further_rounds
 from comparison.measure.rounds import is_round_disturbed
 from comparison.numbers import SHARE
-from comparison.plan.jobs import Job, Variant, contenders, make_variants
-from comparison.plan.options import REPORT_WITH, RESUME_WITH, CompareConfig
-from comparison.plan.request import Request, hold_folder, make_output_dir, take_request
-from comparison.prove.audits import choose_audited_steps, make_audits, read_audits
-from comparison.run.devices import same_devices
+from comparison.plan.jobs import Job, Variant, comparison_jobs, contenders, make_variants, rate_search_jobs
+from comparison.plan.request import Request
+from comparison.prove.audits import audits_at_once, choose_audited_steps, make_audits, read_audits
+from comparison.prove.learning import make_memorising_runs, make_whole_set_runs
+from comparison.prove.proof import proof_jobs
+from comparison.prove.prover import Prover
 from comparison.run.load_meter import QUIET_ADVICE, quiet
-from comparison.run.program import Program, RunEnd, now
+from comparison.run.program import Program, RunEnd
 from comparison.run.runner import Follower, run_programs
+from comparison.run.side_runs import SideRunner, make_profiles
 from comparison.run.store import Run, check_name, store_run
 from comparison.run.turns import run_in_turns
 from comparison.show.export import write_tables
@@ -47,108 +41,35 @@ from comparison.show.live import LiveView
 from comparison.show.terminal import tables_so_far
 
 
-def prepare_comparison(given: CompareConfig, console: Console) -> tuple[Path, Request]:
-    """The folder of the comparison, and its request, which is stored there. Downloads data sets that are missing.
+def make_runs(folder: Path, request: Request, console: Console) -> None:
+    """Makes every missing run, proof and profile."""
+    options = request.options
+    variants = make_variants(options, request.config)
+    found, missing = find_runs(folder, request, failed=False)
+    if missing:
+        check_data(variants, found)
 
-    Raises:
-      UserError: something can't be run or read. This is found before any run is started.
-    """
-    command = shlex.join(["python", "compare.py", *sys.argv[1:]])
-    given = given.with_absolute_paths(given.model_fields_set)
-    if given.report_only:
-        stored = take_request(given.report_only, "--report-only")
-        options = given.applied_to(stored.options, given.report_only, REPORT_WITH)
-        return given.report_only, stored.model_copy(update={"options": options})
-    if given.resume:
-        stored = take_request(given.resume, "--resume")
-        options = given.applied_to(stored.options, given.resume, RESUME_WITH)
-        _check(options, stored.config)
-        request = stored.model_copy(update={"options": options, "commands": [*stored.commands, command]})
-        request.write(given.resume)
-        return given.resume, request
-    given = given.with_absolute_paths(["data_dir"])
-    if given.has_own_network:
-        given = _with_own_network(given, console)
-    config = given.train_config()
-    _check(given, config)
-    folder = make_output_dir(given)
-    hold_folder(folder, "--output-dir")
-    if given.has_own_network:
-        data = data_spec(config)
-        copy = copy_into(given.model, folder, data.image_shape, len(data.class_names))
-        given, config = given.model_copy(update={"model": copy}), config.replace(model=copy)
-    config, warnings = same_devices(config, given.interpreters(), given.timeout)
-    for warning in warnings:
-        console.print(f"warning: {warning}", soft_wrap=True)
-    if not given.mode:
-        given = given.with_mode(*default_modes(given, config, console))
-        config = config.replace(mode=given.mode[0])
-    request = Request(
-        schema_version=2, created=now(), commands=[command], options=given, config=config, warnings=warnings
-    )
-    request.write(folder)
-    return folder, request
-
-
-def _with_own_network(given: CompareConfig, console: Console) -> CompareConfig:
-    """The options with the implementations for which the user's folder has a file, unless they are given.
-
-    Pairs the layers of its files, in some seconds. Raises UserError where one is another network than the first.
-    """
-    given.check_implementations()
-    has = {path.stem for path in own_files(Path(given.model))}
-    if "implementations" not in given.model_fields_set:
-        names = [name for name in IMPLEMENTATIONS if IMPLEMENTATIONS[name].network_file in has]
-        usual = [name for name in given.implementations if name in names]
-        given = given.model_copy(update={"implementations": usual or names[:1]})
-    files = (IMPLEMENTATIONS[name].network_file for name in given.implementations if name in IMPLEMENTATIONS)
-    frameworks = list(dict.fromkeys(files))
-    console.print(f"pairing the layers of {', '.join(NETWORK_FILES[name] for name in frameworks)} in {given.model}")
-    data = data_spec(given.train_config())
-    for seed in given.seeds:
-        place = prepare_network(given.model, data.image_shape, len(data.class_names), frameworks, seed)
-    if read_prepared(place).drops:
-        console.print(
-            f"note: {given.network_name} has dropout, for which each framework draws random numbers of its own: the"
-            " proof runs without dropout",
-            soft_wrap=True,
-        )
-    return given
-
-
-def _check(options: CompareConfig, config: TrainConfig) -> None:
-    """Raises UserError for an option that some run can't follow."""
-    options.check_implementations()
-    check_loggers(options.logger)
-    options.interpreters()
-    for variant in make_variants(options, config):
-        nodes = variant.config.nodes
-        if nodes > int(os.environ.get("SLURM_JOB_NUM_NODES", "1")):
-            raise UserError(
-                f"--num-nodes {nodes}: needs a Slurm job with so many nodes:"
-                f" sbatch --nodes={nodes} launch/slurm/compare.slurm"
-            )
-        if nodes > 1 and variant.config.devices == "auto":
-            raise UserError(f"--num-nodes {nodes}: needs --devices N, the number of devices of each node")
-        experiment = Experiment.make(variant.config)
-        for option in ("target_accuracy", "check_learning"):
-            if (value := getattr(options, option)) and not experiment.network.scores_classes:
-                why = f"--model {options.network_name} has other outputs than a score for each class"
-                raise UserError(f"{option_name(option)} {as_typed(value)}: {why}")
-
-
-def default_modes(options: CompareConfig, config: TrainConfig, console: Console) -> list[Mode]:
-    """Tutorial and plain, or plain alone where the tutorials' programs can't run or would be another training."""
-    for variant in make_variants(options, config):
-        known = variant.config if variant.config.devices != "auto" else variant.config.replace(devices=1)
-        shards, (examples, _) = known.num_shards, num_examples(known)
-        obstacle = tutorial_obstacle(known)
-        if not obstacle and examples % shards:
-            obstacle = f"{shards} devices can't share {examples:,} training examples equally"
-        if obstacle:
-            console.print(f"note: only --mode plain: {obstacle}", soft_wrap=True)
-            return ["plain"]
-    return ["tutorial", "plain"]
+    with LiveView(console, len(found) + len(missing), found) as view:
+        maker = RunMaker(folder, request, view, found, missing)
+        maker.audit_interrupted()
+        maker.make(list(rate_search_jobs(options, variants)))
+        variants = with_best_learning_rates(variants, maker.runs, options.target_accuracy)
+        prover = Prover(folder, request, view.say)
+        if options.verify == "auto":
+            prover.make(proof_jobs(variants, contenders(options), options.seeds[0]))
+        side_runner = SideRunner(folder, request, variants, view.say)
+        if options.check_learning:
+            make_memorising_runs(side_runner)
+        maker.make(list(comparison_jobs(options, variants)))
+        maker.make_further(variants)
+        if options.verify == "auto":
+            rows = Comparison(folder, request, maker.runs, missing=0).all_rows
+            prover.look_closer(row.unexplained_jump for row in rows if row.unexplained_jump)
+            prover.look_at_skipped_steps(maker.runs)
+        if options.check_learning:
+            make_whole_set_runs(side_runner)
+        if options.profile is not None:
+            make_profiles(side_runner, options.profile)
 
 
 def check_data(variants: Sequence[Variant], runs: Sequence[Run]) -> None:
@@ -263,9 +184,9 @@ class RunMaker:
                 if self.missing and not (in_round[0].rate_search or options.sweep):
                     self.view.show(tables_so_far(self.view.console, so_far))
             # After the table, which need not wait for the audits: the next one says what they have found.
-            for run in self.runs[before:]:
-                if run.result and audited_steps:
-                    self._audit(run, audited_steps)
+            if audited_steps:
+                at_once = audits_at_once(Experiment.make(in_round[0].config))
+                self._audit([run for run in self.runs[before:] if run.result], audited_steps, at_once)
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""
@@ -315,15 +236,28 @@ class RunMaker:
         """Audits the runs that had ended when the comparison was interrupted, but were not audited yet."""
         for run in self.runs:
             if run.result and (run.run_dir / STATES_DIR).exists() and not read_audits(run.run_dir):
-                self._audit(run)
+                self._audit([run])
 
-    def _audit(self, run: Run, steps: Sequence[int] | None = None) -> None:
-        """Audits these steps of the run; None: all that it has kept."""
-        began, title = time.monotonic(), run.record.title
-        try:
-            make_audits(run.run_dir, steps, tell=functools.partial(self.view.audit, title))
-        except (UserError, MemoryError) as error:
-            self.view.say(f"{title}: its steps can't be audited: {str(error) or 'too little memory'}")
+    def _audit(self, runs: Sequence[Run], steps: Sequence[int] | None = None, at_once: int = 1) -> None:
+        """Audits these steps of the runs, `at_once` of them side by side; None: all that they have kept."""
+        began, stopped = time.monotonic(), threading.Event()
+
+        def audit(run: Run) -> None:
+            def tell(number: int, count: int) -> None:
+                if stopped.is_set():
+                    raise KeyboardInterrupt
+                self.view.audit(run.record.title, number, count)
+
+            try:
+                make_audits(run.run_dir, steps, tell)
+            except (UserError, MemoryError) as error:
+                self.view.say(f"{run.record.title}: its steps can't be audited: {str(error) or 'too little memory'}")
+
+        with threadpool_limits(1), ThreadPoolExecutor(at_once) as pool:
+            try:
+                list(pool.map(audit, runs))
+            finally:
+                stopped.set()  # where Ctrl-C has ended the waiting: none begins another step
         self.view.end_audits(time.monotonic() - began)
 
     def _ended(self, program: Program, ended: RunEnd) -> None:

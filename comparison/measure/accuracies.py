@@ -2,7 +2,7 @@
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+import scipy
 
 from common.record.predictions import Predictions
 from comparison.run.store import Run
@@ -27,11 +27,11 @@ def accuracies_differ_clearly(runs: pd.DataFrame, others: pd.DataFrame) -> bool:
     differences = means - other_means
     if np.ptp(differences) < SAME_ACCURACY:
         return bool(abs(differences.iloc[0]) > SAME_ACCURACY)
-    return bool(stats.ttest_rel(means, other_means).pvalue < UNLIKELY_DIFFERENCE)
+    return bool(scipy.stats.ttest_rel(means, other_means).pvalue < UNLIKELY_DIFFERENCE)
 
 
 def _chance_of_predictions(run: Run, other: Run) -> float:
     one, two = Predictions.read(run.run_dir), Predictions.read(other.run_dir)
     right, others_right = one.guesses == one.labels, two.guesses == two.labels
     only, others_only = int(np.sum(right & ~others_right)), int(np.sum(others_right & ~right))
-    return float(stats.binomtest(only, only + others_only).pvalue) if only + others_only else 1.0
+    return float(scipy.stats.binomtest(only, only + others_only).pvalue) if only + others_only else 1.0

@@ -35,6 +35,7 @@ from common.platform.files import (
     read_safetensors_metadata,
     write_json_model,
 )
+from common.platform.machine import num_cores
 from common.record.audited_states import AUDITED_KEY, STATES_DIR, audited_state_path, audited_state_steps
 from common.record.checkpoints import read_checkpoint_state, with_checkpoint
 from common.record.predictions import Predictions
@@ -181,6 +182,21 @@ def audited_steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
 # --- The audits of a run ---
 
 
+def audits_at_once(experiment: Experiment) -> int:
+    """How many of its runs can be audited side by side: as many as there are cores and memory for.
+
+    A network of the user's is computed by a single process.
+    """
+    fit = psutil.virtual_memory().available // _memory_needed(experiment)
+    return 1 if experiment.network.is_own else max(1, min(num_cores(), fit))
+
+
+def _memory_needed(experiment: Experiment) -> int:
+    """Bytes, for the audit of a step."""
+    outputs = sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
+    return BYTES_PER_OUTPUT * outputs
+
+
 def make_audits(run_dir: Path, asked: Collection[int] | None, tell: Callable[[int, int], None] | None = None) -> Audits:
     """Audits what a run that has ended has kept, and stores the result in its folder.
 
@@ -217,8 +233,7 @@ def _audit_steps(
 ) -> list[Audit]:
     losses, steps = read_step_losses(run_dir), list[Audit]()
     latest = first_state(experiment)
-    outputs = sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
-    needed = BYTES_PER_OUTPUT * outputs
+    needed = _memory_needed(experiment)
     calls = _audited_calls(run_dir, asked)
     for number, call in enumerate(calls, 1):
         if tell:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, final
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from common.data.datasets import num_examples
 from common.platform.errors import UserError
@@ -103,13 +103,13 @@ class Fit:
     @property
     def verdict(self) -> Learned:
         train, test = self.train[-1], self.test[-1]
-        guessed = stats.binomtest(train.test_correct, train.test_count, self.commonest, alternative="greater")
+        guessed = scipy.stats.binomtest(train.test_correct, train.test_count, self.commonest, alternative="greater")
         if guessed.pvalue > UNLIKELY:
             return "learns nothing"
         accuracy, of_test = (line.test_correct / line.test_count for line in (train, test))
         bias, variance = 1 - accuracy, accuracy - of_test
         counts = np.array([[line.test_correct, line.test_count - line.test_correct] for line in (train, test)])
-        by_chance = stats.fisher_exact(counts, alternative="greater").pvalue > UNLIKELY
+        by_chance = scipy.stats.fisher_exact(counts, alternative="greater").pvalue > UNLIKELY
         if self.rise is not None or (variance >= max(SMALL_ERROR, bias) and not by_chance):
             return "overfits"
         return "underfits" if bias >= SMALL_ERROR else "fits"

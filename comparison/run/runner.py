@@ -109,7 +109,7 @@ class RunningProgram:
         """Passes on what is new in the metrics. Ends a program that has failed, has ended, or takes too long."""
         if self.process is None:
             return
-        has_ended = self.process.poll() is not None  # first: all that was written before the end is then read
+        has_ended = self.has_ended()  # first: all that was written before the end is then read
         now, failure = time.monotonic(), None
         self._seconds_left, self._looked = self._seconds_left - (now - self._looked), now
         try:
@@ -121,6 +121,9 @@ class RunningProgram:
             failure = failure or f"still running after --timeout {self.timeout:g} seconds"
         if failure or has_ended:
             self.end(failure)
+
+    def has_ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
 
     def forget_waiting(self) -> None:
         """The time since the last look does not count for the timeout."""

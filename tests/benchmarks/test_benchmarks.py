@@ -15,7 +15,7 @@ from common.platform.cli import parse_options
 from common.spec.options import TrainConfig
 from comparison.plan.jobs import Contender
 from comparison.plan.options import CompareConfig
-from comparison.run_maker import prepare_comparison
+from comparison.prepare import prepare_comparison
 
 
 def test_rows_run_in_rotating_order_and_their_ratios_are_stored(tmp_path, monkeypatch, capsys):

@@ -13,7 +13,8 @@ from common.platform.errors import UserError
 from comparison import load, run_maker
 from comparison.plan.jobs import comparison_jobs, make_variants
 from comparison.plan.options import CompareConfig
-from comparison.run_maker import prepare_comparison, with_best_learning_rates
+from comparison.prepare import prepare_comparison
+from comparison.run_maker import with_best_learning_rates
 
 
 def study(**options):
