@@ -267,7 +267,7 @@ class TurnsMember(RunningProgram):
                 connection.close()
 
     def has_ended(self) -> bool:
-        """One that waits has not, and no server need be asked, which takes milliseconds between two turns."""
+        """A program that waits has not. Asking its server would take milliseconds between two turns."""
         return not self.waits and super().has_ended()
 
     def see(self, line: MetricsLine) -> None:

@@ -1,6 +1,8 @@
 """What a command line asks for: which runs, in which order and folders, with which options."""
 
 import io
+import threading
+import time
 from unittest.mock import Mock
 
 import pytest
@@ -182,3 +184,21 @@ def test_runs_that_had_ended_but_were_not_audited_when_it_was_interrupted_are_au
     monkeypatch.setattr(run_maker, "make_audits", lambda run_dir, steps, tell: audited.append(run_dir))
     run_maker.RunMaker(tmp_path, summary.request, Mock(), summary.ended, []).audit_interrupted()
     assert audited == [summary.ended[1].run_dir]
+
+
+def test_an_interrupt_ends_audits_that_run_side_by_side_before_their_next_step(tmp_path, monkeypatch):
+    def audit(run_dir, steps, tell):
+        both.wait()
+        if run_dir == runs[0].run_dir:
+            raise KeyboardInterrupt
+        while time.monotonic() < deadline:
+            tell(1, 9)
+        ended.append(run_dir)
+
+    comparison(tmp_path, verify="never")
+    summary = load(tmp_path)
+    runs, ended, both, deadline = summary.ended[:2], [], threading.Barrier(2), time.monotonic() + 5
+    monkeypatch.setattr(run_maker, "make_audits", audit)
+    with pytest.raises(KeyboardInterrupt):
+        run_maker.RunMaker(tmp_path, summary.request, Mock(), summary.ended, [])._audit(runs, (1,), at_once=2)
+    assert not ended
