@@ -253,6 +253,7 @@ class RunMaker:
             except (UserError, MemoryError) as error:
                 self.view.say(f"{run.record.title}: its steps can't be audited: {str(error) or 'too little memory'}")
 
+        # The limit around all of them: each audit sets it too, and puts back the number that it has found.
         with threadpool_limits(1), ThreadPoolExecutor(at_once) as pool:
             try:
                 list(pool.map(audit, runs))
