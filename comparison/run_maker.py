@@ -7,26 +7,24 @@ import itertools
 import math
 import random
 import statistics
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
-from threadpoolctl import threadpool_limits
 
 from common.experiment import Experiment
 from common.platform.errors import UserError
 from common.record.audited_states import STATES_DIR
 from common.record.results import MetricsLine, PlanLine, TurnLine
+from common.spec.options import TrainConfig
 from comparison.measure.comparison import Comparison, find_runs, further_rounds
 from comparison.measure.rounds import is_round_disturbed
 from comparison.numbers import SHARE
 from comparison.plan.jobs import Job, Variant, comparison_jobs, contenders, make_variants, rate_search_jobs
 from comparison.plan.request import Request
-from comparison.prove.audits import audits_at_once, choose_audited_steps, make_audits, read_audits
+from comparison.prove.audits import choose_audited_steps, make_audits_side_by_side, read_audits
 from comparison.prove.learning import make_memorising_runs, make_whole_set_runs
 from comparison.prove.proof import proof_jobs
 from comparison.prove.prover import Prover
@@ -185,8 +183,7 @@ class RunMaker:
                     self.view.show(tables_so_far(self.view.console, so_far))
             # After the table, which need not wait for the audits: the next one says what they have found.
             if audited_steps:
-                at_once = audits_at_once(Experiment.make(in_round[0].config))
-                self._audit([run for run in self.runs[before:] if run.result], audited_steps, at_once)
+                self._audit([run for run in self.runs[before:] if run.result], in_round[0].config, audited_steps)
 
     def make_further(self, variants: Sequence[Variant]) -> None:
         """Makes further rounds by the rules of `rounds.py`."""
@@ -236,29 +233,17 @@ class RunMaker:
         """Audits the runs that had ended when the comparison was interrupted, but were not audited yet."""
         for run in self.runs:
             if run.result and (run.run_dir / STATES_DIR).exists() and not read_audits(run.run_dir):
-                self._audit([run])
+                self._audit([run], run.result.config)
 
-    def _audit(self, runs: Sequence[Run], steps: Sequence[int] | None = None, at_once: int = 1) -> None:
-        """Audits these steps of the runs, `at_once` of them side by side; None: all that they have kept."""
-        began, stopped = time.monotonic(), threading.Event()
+    def _audit(self, runs: Sequence[Run], config: TrainConfig, steps: Sequence[int] | None = None) -> None:
+        """Audits these steps of runs with such options; None: all that they have kept."""
+        began, titles = time.monotonic(), {run.run_dir: run.record.title for run in runs}
 
-        def audit(run: Run) -> None:
-            def tell(number: int, count: int) -> None:
-                if stopped.is_set():
-                    raise KeyboardInterrupt
-                self.view.audit(run.record.title, number, count)
+        def tell(run_dir: Path, number: int, count: int) -> None:
+            self.view.audit(titles[run_dir], number, count)
 
-            try:
-                make_audits(run.run_dir, steps, tell)
-            except (UserError, MemoryError) as error:
-                self.view.say(f"{run.record.title}: its steps can't be audited: {str(error) or 'too little memory'}")
-
-        # The limit around all of them: each audit sets it too, and puts back the number that it has found.
-        with threadpool_limits(1), ThreadPoolExecutor(at_once) as pool:
-            try:
-                list(pool.map(audit, runs))
-            finally:
-                stopped.set()  # where Ctrl-C has ended the waiting: none begins another step
+        for run_dir, why in make_audits_side_by_side(titles, config, steps, tell).items():
+            self.view.say(f"{titles[run_dir]}: its steps can't be audited: {why}")
         self.view.end_audits(time.monotonic() - began)
 
     def _ended(self, program: Program, ended: RunEnd) -> None:

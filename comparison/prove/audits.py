@@ -13,7 +13,9 @@ How much that is: see `differences.py`. What may be wrong: see `causes.py`.
 import math
 import random
 import shutil
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, pairwise
@@ -182,19 +184,51 @@ def audited_steps_that_fit(config: TrainConfig) -> tuple[int, ...]:
 # --- The audits of a run ---
 
 
-def audits_at_once(experiment: Experiment) -> int:
-    """How many of its runs can be audited side by side: as many as there are cores and memory for.
-
-    A network of the user's is computed by a single process.
-    """
-    fit = psutil.virtual_memory().available // _memory_needed(experiment)
-    return 1 if experiment.network.is_own else max(1, min(num_cores(), fit))
-
-
 def _memory_needed(experiment: Experiment) -> int:
     """Bytes, for the audit of a step."""
     outputs = sum(map(math.prod, experiment.network.activations.values())) * experiment.plan.examples_per_step
     return BYTES_PER_OUTPUT * outputs
+
+
+def make_audits_side_by_side(
+    run_dirs: Collection[Path],
+    config: TrainConfig,
+    asked: Collection[int] | None,
+    tell: Callable[[Path, int, int], None] = lambda *_: None,
+) -> dict[Path, str]:
+    """Audits runs of the same network and batches, as many at once as there are cores and memory for.
+
+    Args:
+      config: the options of one of them.
+      asked: the steps to audit; None: all whose states were kept.
+      tell: called before each audit of a step with the run's folder, and the two numbers of `make_audits`.
+
+    Returns:
+      The folders of runs that could not be audited, and why.
+    """
+    experiment, stopped, failures = Experiment.make(config), threading.Event(), dict[Path, str]()
+    at_once = max(1, min(num_cores(), psutil.virtual_memory().available // _memory_needed(experiment)))
+    if experiment.network.is_own:
+        at_once = 1  # a single process computes it
+
+    def audit(run_dir: Path) -> None:
+        def tell_of_step(number: int, count: int) -> None:
+            if stopped.is_set():
+                raise KeyboardInterrupt
+            tell(run_dir, number, count)
+
+        try:
+            make_audits(run_dir, asked, tell_of_step)
+        except (UserError, MemoryError) as error:
+            failures[run_dir] = str(error) or "too little memory"
+
+    # The limit around all of them: each audit sets it too, and puts back the number that it has found.
+    with threadpool_limits(1), ThreadPoolExecutor(at_once) as pool:
+        try:
+            list(pool.map(audit, run_dirs))
+        finally:
+            stopped.set()  # where Ctrl-C has ended the waiting: none begins another step
+    return failures
 
 
 def make_audits(run_dir: Path, asked: Collection[int] | None, tell: Callable[[int, int], None] | None = None) -> Audits:

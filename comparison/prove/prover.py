@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,12 @@ from common.record.results import WEIGHTS_FILE, read_result
 from common.spec.options import DEVICES_OF, TrainConfig
 from common.spec.own_network import digest_of
 from comparison.plan.request import Request
-from comparison.prove.audits import audited_steps_that_fit, make_audits, read_audits, steps_around_skipped
+from comparison.prove.audits import (
+    audited_steps_that_fit,
+    make_audits_side_by_side,
+    read_audits,
+    steps_around_skipped,
+)
 from comparison.prove.proof import (
     CLOSER_DIR,
     FIRST_BATCH_DIR,
@@ -165,9 +169,8 @@ class Prover:
         try:
             self._run_side_by_side(programs, note, steps)
             asked = {*steps} & steps_around_skipped(succeeded) if only_skipped else steps
-            for run_dir in succeeded:
-                with suppress(UserError, MemoryError):  # without audits, nothing more is known
-                    make_audits(run_dir, asked)
+            _, config = next(iter(programs.values()))
+            make_audits_side_by_side(succeeded, config, asked)  # without an audit, nothing more is known of a run
         finally:
             for run_dir in programs:
                 if not read_audits(run_dir):  # it was interrupted, or has failed: its states are of no use

@@ -16,6 +16,7 @@ from comparison import load, run_maker
 from comparison.plan.jobs import comparison_jobs, make_variants
 from comparison.plan.options import CompareConfig
 from comparison.prepare import prepare_comparison
+from comparison.prove import audits
 from comparison.run_maker import with_best_learning_rates
 
 
@@ -181,7 +182,7 @@ def test_runs_that_had_ended_but_were_not_audited_when_it_was_interrupted_are_au
     summary = load(tmp_path)
     (summary.ended[1].run_dir / "states").mkdir()
     (summary.ended[1].run_dir / "audits.json").unlink()
-    monkeypatch.setattr(run_maker, "make_audits", lambda run_dir, steps, tell: audited.append(run_dir))
+    monkeypatch.setattr(audits, "make_audits", lambda run_dir, steps, tell: audited.append(run_dir))
     run_maker.RunMaker(tmp_path, summary.request, Mock(), summary.ended, []).audit_interrupted()
     assert audited == [summary.ended[1].run_dir]
 
@@ -198,7 +199,8 @@ def test_an_interrupt_ends_audits_that_run_side_by_side_before_their_next_step(t
     comparison(tmp_path, verify="never")
     summary = load(tmp_path)
     runs, ended, both, deadline = summary.ended[:2], [], threading.Barrier(2), time.monotonic() + 5
-    monkeypatch.setattr(run_maker, "make_audits", audit)
+    monkeypatch.setattr(audits, "make_audits", audit)
+    monkeypatch.setattr(audits, "num_cores", lambda: 2)
     with pytest.raises(KeyboardInterrupt):
-        run_maker.RunMaker(tmp_path, summary.request, Mock(), summary.ended, [])._audit(runs, (1,), at_once=2)
+        audits.make_audits_side_by_side([run.run_dir for run in runs], runs[0].result.config, (1,))
     assert not ended
