@@ -206,7 +206,11 @@ def make_audits_side_by_side(
     Returns:
       The folders of runs that could not be audited, and why.
     """
-    experiment, stopped, failures = Experiment.make(config), threading.Event(), dict[Path, str]()
+    try:
+        experiment = Experiment.make(config)
+    except UserError as error:  # its data are no longer there
+        return dict.fromkeys(run_dirs, str(error))
+    stopped, failures = threading.Event(), dict[Path, str]()
     at_once = max(1, min(num_cores(), psutil.virtual_memory().available // _memory_needed(experiment)))
     if experiment.network.is_own:
         at_once = 1  # a single process computes it

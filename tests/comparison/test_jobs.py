@@ -183,8 +183,13 @@ def test_runs_that_had_ended_but_were_not_audited_when_it_was_interrupted_are_au
     (summary.ended[1].run_dir / "states").mkdir()
     (summary.ended[1].run_dir / "audits.json").unlink()
     monkeypatch.setattr(audits, "make_audits", lambda run_dir, steps, tell: audited.append(run_dir))
-    run_maker.RunMaker(tmp_path, summary.request, Mock(), summary.ended, []).audit_interrupted()
+    maker = run_maker.RunMaker(tmp_path, summary.request, Mock(), summary.ended, [])
+    maker.audit_interrupted()
     assert audited == [summary.ended[1].run_dir]
+    monkeypatch.setattr(audits.Experiment, "make", Mock(side_effect=UserError("--data-dir /gone: no such folder")))
+    maker.audit_interrupted()
+    (said,) = maker.view.say.call_args.args
+    assert said.endswith("its steps can't be audited: --data-dir /gone: no such folder")
 
 
 def test_an_interrupt_ends_audits_that_run_side_by_side_before_their_next_step(tmp_path, monkeypatch):
