@@ -109,7 +109,7 @@ def with_best_learning_rates(variants: list[Variant], runs: list[Run], target_ac
             why = ": ".join([str(searches[0].record.failure), *searches[0].last_log_lines(1)])
             raise UserError(f"--sweep-learning-rate: none of the rates could be trained for {variant.name}: {why}")
         used = [run.result.config.learning_rate for run in of_variant if run.result and not run.record.rate_search]
-        best = used[0] if used else max(rates, key=lambda rate: _merit(rates[rate], target_accuracy))
+        best = used[0] if used else max(sorted(rates), key=lambda rate: _merit(rates[rate], target_accuracy))
         chosen.append(Variant(variant.values, variant.config.replace(learning_rate=best)))
     return chosen
 

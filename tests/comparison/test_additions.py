@@ -52,7 +52,7 @@ def test_compare_treats_a_new_option_as_its_kind_asks_for(project, tmp_path):
         "proofs": (0.2, None),
         "rate-search": (0.2, None),
     }
-    assert {row["learning_rate"] for row in rows} == {"0.1"}  # both rates do equally well, so the first one is used
+    assert {row["learning_rate"] for row in rows} == {"0.1"}  # both rates do equally well, so the smaller one is used
     runs = read_csv(output / "runs.csv")
     assert {row["mixup"] for row in runs} == {"0.2"} and "journal" not in runs[0]
     assert "regularisation: mixup 0.2" in shown and shown.count("rate search): starting") == 4

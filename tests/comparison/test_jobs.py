@@ -73,7 +73,13 @@ def chosen(folder, make, target=None, only=lambda job: job.rate_search, **option
     comparison(folder, make, only=only, **SEARCH, **options)
     summary = load(folder)
     variants = make_variants(summary.request.options, summary.request.config)
-    return [variant.config.learning_rate for variant in with_best_learning_rates(variants, list(summary.ended), target)]
+    runs = list(summary.ended)
+    rates, again = (  # in whatever order the runs have ended
+        [variant.config.learning_rate for variant in with_best_learning_rates(variants, ended, target)]
+        for ended in (runs, runs[::-1])
+    )
+    assert rates == again
+    return rates
 
 
 def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
@@ -91,6 +97,7 @@ def test_the_rate_is_chosen_by_the_target_then_the_accuracy(tmp_path):
     # The first implementation searches, with a seed that is not reported.
     assert (tmp_path / "a" / "rate-search/batch-size=32/learning-rate=0.1/seed-1/round-1/tf").is_dir()
     assert chosen(tmp_path / "b", make, epochs=3) == [0.2, 0.2]
+    assert chosen(tmp_path / "d", lambda job: MadeUp()) == [0.1, 0.1]  # both do equally well: the smaller one
     assert chosen(tmp_path / "c", lambda job: MadeUp(), only=lambda job: True) == [0.05, 0.05]  # keeps what has run
 
 
