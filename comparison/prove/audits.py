@@ -211,9 +211,9 @@ def make_audits_side_by_side(
     except UserError as error:  # its data are no longer there
         return dict.fromkeys(run_dirs, str(error))
     stopped, failures = threading.Event(), dict[Path, str]()
-    at_once = max(1, min(num_cores(), psutil.virtual_memory().available // _memory_needed(experiment)))
-    if experiment.network.is_own:
-        at_once = 1  # a single process computes it
+    at_once = 1  # of a network of the user's, whose outputs are not known; a single process computes them
+    if not experiment.network.is_own:
+        at_once = max(1, min(num_cores(), psutil.virtual_memory().available // _memory_needed(experiment)))
 
     def audit(run_dir: Path) -> None:
         def tell_of_step(number: int, count: int) -> None:

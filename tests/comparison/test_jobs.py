@@ -199,6 +199,20 @@ def test_runs_that_had_ended_but_were_not_audited_when_it_was_interrupted_are_au
     assert said.endswith("its steps can't be audited: --data-dir /gone: no such folder")
 
 
+def test_runs_of_a_network_of_the_users_are_audited_one_after_the_other(tmp_path, monkeypatch):
+    def audit(run_dir, steps, tell):
+        running.append(run_dir)
+        time.sleep(0.1)
+        assert running == [run_dir]
+        running.remove(run_dir)
+
+    running, own = [], Mock(network=Mock(is_own=True, activations={}))  # only its own code knows its outputs
+    monkeypatch.setattr(audits, "make_audits", audit)
+    monkeypatch.setattr(audits, "num_cores", lambda: 2)
+    monkeypatch.setattr(audits.Experiment, "make", lambda config: own)
+    assert audits.make_audits_side_by_side([tmp_path / "one", tmp_path / "two"], Mock(), (1,)) == {}
+
+
 def test_an_interrupt_ends_audits_that_run_side_by_side_before_their_next_step(tmp_path, monkeypatch):
     def audit(run_dir, steps, tell):
         both.wait()
